@@ -1,0 +1,114 @@
+"""Every setting, read from the environment (prefix HEADRACE_) once, validated and frozen.
+
+The only module that reads `os.environ`. A HEADRACE_ variable that names no setting is an error: a typo
+must not pass for a default. Units stand at the end of names.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shared.errors import ConfigurationError
+
+PREFIX = "HEADRACE_"
+
+
+class _Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+
+
+class RedisSettings(_Settings):
+    """Where the queue is, and the clocks all processes share. Every process must be given the same clocks."""
+
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    redis_timeout_s: float = Field(5.0, gt=0, le=60)
+    lease_ms: int = Field(6000, ge=200)
+    heartbeat_ms: int = Field(1000, ge=20)
+    reap_ms: int = Field(1500, ge=50)
+    check_ms: int = Field(1000, ge=20)
+    orphan_grace_ms: int = Field(30_000, ge=100)
+    retention_s: int = Field(600, ge=1)
+    max_crashes: int = Field(3, ge=1)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @model_validator(mode="after")
+    def _clocks_agree(self) -> RedisSettings:
+        if self.heartbeat_ms * 3 > self.lease_ms:
+            raise ValueError("heartbeat_ms must be at most a third of lease_ms")
+        if self.reap_ms * 2 > self.lease_ms:
+            raise ValueError("reap_ms must be at most half of lease_ms")
+        return self
+
+
+class GatewaySettings(RedisSettings):
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    max_body_bytes: int = Field(4_000_000, ge=1000)
+    max_waiting: int = Field(1000, ge=1)
+    max_waiting_tokens: int = Field(2_000_000, ge=1)
+    max_waiting_bytes: int = Field(256_000_000, ge=1000)
+    max_choices: int = Field(8, ge=1, le=128)
+    start_deadline_s: float = Field(600.0, gt=0)
+    keepalive_s: float = Field(10.0, gt=0)
+    stall_timeout_s: float = Field(60.0, gt=0)
+    client_buffer_bytes: int = Field(1_000_000, ge=1000)
+    model_poll_s: float = Field(1.0, gt=0)
+    text_threads: int = Field(2, ge=1, le=64)
+
+
+class WorkerSettings(RedisSettings):
+    """`model` is a GGUF file, a Hugging Face folder, or the name of a packaged model (smollm2)."""
+
+    model: str = "smollm2"
+    model_name: str | None = None
+    backend: Literal["native", "simulated"] = "native"
+    device: str = "cpu"
+    threads: int = Field(0, ge=0)
+    max_num_seqs: int = Field(32, ge=1, le=1024)
+    max_step_tokens: int = Field(256, ge=1)
+    kv_cache_mb: int = Field(1024, ge=1)
+    max_context: int = Field(0, ge=0)
+    drain_timeout_s: float = Field(30.0, ge=0)
+    worker_metrics_port: int = Field(0, ge=0, le=65535)
+    sim_prefill_us_per_token: float = Field(200.0, ge=0)
+    sim_step_us: float = Field(20_000.0, ge=0)
+    sim_step_us_per_seq: float = Field(0.0, ge=0)
+
+
+class LauncherSettings(_Settings):
+    """`headrace up`: how many of what on this machine. An empty `redis_url` starts the embedded server."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=1, le=65535)
+    workers: int = Field(1, ge=0, le=64)
+    redis_url: str = ""
+    model: str = "smollm2"
+    data_dir: str = ".headrace"
+    ready_timeout_s: float = Field(600.0, gt=0)
+    drain_timeout_s: float = Field(30.0, ge=0)
+
+
+S = TypeVar("S", bound=_Settings)
+ALL_SETTINGS: tuple[type[_Settings], ...] = (GatewaySettings, WorkerSettings, LauncherSettings)
+
+
+def load(kind: type[S], **overrides: object) -> S:
+    """Read settings from the environment; `overrides` (from the command line) win over it.
+
+    Raises ConfigurationError naming each wrong variable, its value's fault, and unknown variables.
+    """
+    known = {f"{PREFIX}{name.upper()}" for settings in ALL_SETTINGS for name in settings.model_fields}
+    unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
+    if unknown:
+        raise ConfigurationError(f"unknown settings in the environment: {', '.join(unknown)}")
+    try:
+        return kind(**{name: value for name, value in overrides.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{PREFIX}{'_'.join(str(part) for part in fault['loc']).upper()}: {fault['msg']}" for fault in error.errors()
+        )
+        raise ConfigurationError(f"bad settings: {faults}") from error

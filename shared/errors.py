@@ -1,0 +1,96 @@
+"""The exception tree. Every error that may reach a user or another process has a stable code.
+
+    HeadraceError
+    ├── InvalidRequest          invalid_request_error          the request can never succeed as it is
+    │   ├── ContextLengthExceeded   context_length_exceeded
+    │   ├── BodyTooLarge            request_too_large
+    │   └── UnsupportedParameter    unsupported_parameter
+    ├── ModelNotFound           model_not_found
+    ├── RequestNotFound         request_not_found
+    ├── Overloaded              rate_limit_exceeded            a bound of the queue is reached; try again later
+    ├── Unavailable             server_is_overloaded           Redis is away, or no model is registered
+    ├── RequestFailed           server_error                   accepted, then ended without an answer
+    │   ├── DeadlineExceeded        deadline_exceeded
+    │   ├── RequestCancelled        request_cancelled
+    │   └── StreamContradiction     stream_contradiction       what the client saw is not what the journal says
+    └── ConfigurationError      configuration_error            a process refuses to start
+
+Knows no HTTP and no Redis: gateway/errors.py maps this tree to statuses, in one table.
+"""
+
+from __future__ import annotations
+
+
+class HeadraceError(Exception):
+    """Root of the tree. `param` names the field at fault, where there is one."""
+
+    code = "server_error"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class InvalidRequest(HeadraceError):
+    code = "invalid_request_error"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    code = "context_length_exceeded"
+
+
+class BodyTooLarge(InvalidRequest):
+    code = "request_too_large"
+
+
+class UnsupportedParameter(InvalidRequest):
+    code = "unsupported_parameter"
+
+
+class ModelNotFound(HeadraceError):
+    code = "model_not_found"
+
+
+class RequestNotFound(HeadraceError):
+    code = "request_not_found"
+
+
+class Overloaded(HeadraceError):
+    """A bound of the queue is reached. `retry_after_s` comes from the measured drain rate."""
+
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after_s: float, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(HeadraceError):
+    code = "server_is_overloaded"
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class RequestFailed(HeadraceError):
+    code = "server_error"
+
+
+class DeadlineExceeded(RequestFailed):
+    code = "deadline_exceeded"
+
+
+class RequestCancelled(RequestFailed):
+    code = "request_cancelled"
+
+
+class StreamContradiction(RequestFailed):
+    code = "stream_contradiction"
+
+
+class ConfigurationError(HeadraceError):
+    code = "configuration_error"

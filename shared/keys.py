@@ -1,0 +1,108 @@
+"""Every Redis key: one function or constant each, with its owner, type and end of life.
+
+`m` is a model revision (name@digest). Everything of one model shares the hash tag {m}, so one script can
+touch all of it, in one Cluster slot. Ids and tenants are escaped before they become part of a key.
+
+    key                        type    written by        end of life
+    hr:{m}:counts              hash    all scripts       with the model
+    hr:{m}:q:<class>:<tenant>  stream  admit             deleted when its last entry ends
+    hr:{m}:q:retry             stream  reap, release     deleted when its last entry ends
+    hr:{m}:flows:<class>       zset    admit, take       a tenant leaves when it has none waiting
+    hr:{m}:tenant:<t>          hash    admit, emit       a day after its last change
+    hr:{m}:r:<id>              hash    all scripts       retention_s after the request ended
+    hr:{m}:b:<id>              string  admit             when the request ends
+    hr:{m}:j:<id>              string  emit, events      with r
+    hr:{m}:g:<id>              set     attach, detach    with r
+    hr:{m}:att:<gateway>       set     attach, detach    emptied as its requests end
+    hr:{m}:own:<worker>        zset    take, emit, reap  emptied as its requests end
+    hr:{m}:deadlines           zset    admit, emit       an id leaves when it ends
+    hr:{m}:w:<worker>          hash    register          unregister or reap
+    hr:{m}:lease               zset    register, emit    unregister or reap
+    hr:{m}:ctl:<worker>        list    cancel, attach    60 s, or read
+    hr:{m}:bell                list    admit, requeue    trimmed to 64
+    hr:{m}:dead, :events, :history   streams             capped
+    hr:{m}:idem:<t>:<hash>     string  admit             retention_s
+    hr:models                  hash    workers           kept (a model with no worker still queues)
+    hr:tok:<digest>            string  workers           kept
+    hr:gateways                zset    gateways          a gateway leaves when reaped
+    hr:out:{m}:<gateway>       channel emit, events
+
+`counts` is declared by every script as its one key; a script builds the others from its slot's prefix.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+PREFIX = "hr:"
+MODELS = "hr:models"
+GATEWAYS = "hr:gateways"
+RETRY = "retry"
+GROUP = "w"
+
+
+def escape(part: str) -> str:
+    """A tenant, id or name as a safe part of a key: no braces, colons, blanks or control characters."""
+    return quote(part, safe="@.-_~")
+
+
+def base(m: str) -> str:
+    """Prefix of all keys of model revision `m`: `hr:{m}:`."""
+    return f"hr:{{{escape(m)}}}:"
+
+
+def counts(m: str) -> str:
+    return base(m) + "counts"
+
+
+def request(m: str, request_id: str) -> str:
+    return f"{base(m)}r:{request_id}"
+
+
+def body(m: str, request_id: str) -> str:
+    return f"{base(m)}b:{request_id}"
+
+
+def journal(m: str, request_id: str) -> str:
+    return f"{base(m)}j:{request_id}"
+
+
+def attached(m: str, gateway: str) -> str:
+    return f"{base(m)}att:{gateway}"
+
+
+def owned(m: str, worker: str) -> str:
+    return f"{base(m)}own:{worker}"
+
+
+def worker(m: str, worker_id: str) -> str:
+    return f"{base(m)}w:{worker_id}"
+
+
+def lease(m: str) -> str:
+    return base(m) + "lease"
+
+
+def deadlines(m: str) -> str:
+    return base(m) + "deadlines"
+
+
+def bell(m: str) -> str:
+    return base(m) + "bell"
+
+
+def queue(m: str, service_class: str, tenant: str) -> str:
+    return f"{base(m)}q:{service_class}:{escape(tenant)}"
+
+
+def flows(m: str, service_class: str) -> str:
+    return f"{base(m)}flows:{service_class}"
+
+
+def tokenizer(digest: str) -> str:
+    return f"hr:tok:{digest}"
+
+
+def channel(m: str, gateway: str) -> str:
+    """Where a step's messages for one gateway are published."""
+    return f"hr:out:{{{escape(m)}}}:{gateway}"

@@ -1,0 +1,206 @@
+"""Wire types: what gateways and workers say to each other through Redis.
+
+Knows no Redis and no asyncio. A body or card is a JSON object; a journal frame is a JSON array on one
+line, so that `redis-cli GET hr:{m}:j:<id>` reads as a log:
+
+    ["v","taken",{"worker":"w-1f","attempt":1,"at":1764500000000}]
+    ["t",0,[504,253],"The sea"]          choice, token ids, the text released by them
+    ["f",0,"stop"]                       choice ended: stop | length
+    ["e","finished",{"prompt_tokens":31,"completion_tokens":2,"cached_tokens":0},null]
+
+Invariants: a journal holds whole frames only; per choice the texts of its `t` frames concatenate to what
+a client sees; exactly one `e` frame, and it is the last.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+WIRE_VERSION = 1
+
+
+class State(enum.StrEnum):
+    """Stored in the request hash.
+
+    waiting ──take──▶ running ──emit──▶ finished | failed
+       ▲                 │
+       └──release, reap──┘        waiting and running ──▶ cancelled | expired | dead
+    """
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    FAILED = "failed"
+    DEAD = "dead"
+
+
+class Outcome(enum.StrEnum):
+    """How a request ended; the terminal half of `State`."""
+
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    FAILED = "failed"
+    DEAD = "dead"
+
+
+class ServiceClass(enum.StrEnum):
+    """OpenAI's `service_tier` words, and `batch`."""
+
+    PRIORITY = "priority"
+    DEFAULT = "default"
+    FLEX = "flex"
+    BATCH = "batch"
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """How to choose tokens. `temperature` 0 is greedy; `top_k` 0 is off; `seed` is always set by the gateway."""
+
+    max_tokens: int
+    seed: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+class Request(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """One accepted request: the body at `hr:{m}:b:<id>`. `model` is the revision (name@digest)."""
+
+    request_id: str
+    model: str
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    tenant: str = "anonymous"
+    service_class: ServiceClass = ServiceClass.DEFAULT
+    version: int = 1
+
+
+class Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+
+
+class TokensFrame(msgspec.Struct, frozen=True, array_like=True, tag="t"):
+    """Tokens made for one choice, and the text they released (held-back text comes with a later frame)."""
+
+    choice: int
+    token_ids: list[int]
+    text: str
+
+
+class ChoiceEndFrame(msgspec.Struct, frozen=True, array_like=True, tag="f"):
+    choice: int
+    finish_reason: str
+
+
+class EventFrame(msgspec.Struct, frozen=True, array_like=True, tag="v"):
+    """A step in the request's life: taken, first_token, preempted, requeued, released."""
+
+    name: str
+    detail: dict[str, Any] = {}
+
+
+class EndFrame(msgspec.Struct, frozen=True, array_like=True, tag="e"):
+    outcome: Outcome
+    usage: Usage | None = None
+    error: ErrorInfo | None = None
+
+
+Frame = TokensFrame | ChoiceEndFrame | EventFrame | EndFrame
+
+
+class Prefix(msgspec.Struct, frozen=True):
+    """What a journal already holds of one choice: where a resumed request goes on."""
+
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    finish_reason: str | None = None
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What gateways need to know of a model; field `revision` of the hash `hr:models`."""
+
+    name: str
+    revision: str
+    architecture: str
+    context_length: int
+    max_request_tokens: int
+    vocab_size: int
+    stop_token_ids: tuple[int, ...]
+    tokenizer_digest: str
+    created_s: int
+    version: int = WIRE_VERSION
+
+
+class TokenizerBlob(msgspec.Struct, frozen=True, kw_only=True):
+    """A tokenizer as gateways load it: the `tokenizers` JSON, the chat template, the special tokens it names."""
+
+    tokenizer_json: str
+    chat_template: str | None = None
+    bos_token: str | None = None
+    eos_token: str | None = None
+    pad_token: str | None = None
+    unk_token: str | None = None
+    add_bos_token: bool = False
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says of itself when it registers."""
+
+    worker_id: str
+    model: str
+    backend: str
+    host: str
+    pid: int
+    max_num_seqs: int
+    kv_blocks: int
+    version: int = WIRE_VERSION
+
+
+_frame_encoder = msgspec.json.Encoder()
+_frame_decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
+
+
+def encode_frames(frames: Iterable[Frame]) -> bytes:
+    """Frames as journal lines, UTF-8, each ended by a newline."""
+    return b"".join(_frame_encoder.encode(frame) + b"\n" for frame in frames)
+
+
+def decode_frames(journal: bytes) -> list[Frame]:
+    """Inverse of `encode_frames`. Raises ValueError when the last line is not whole."""
+    if journal and not journal.endswith(b"\n"):
+        raise ValueError("journal does not end with a whole frame")
+    return [_frame_decoder.decode(line) for line in journal.split(b"\n")[:-1]]
+
+
+def prefixes_of(frames: Sequence[Frame], n: int) -> list[Prefix]:
+    """What `frames` hold of each of `n` choices."""
+    token_ids: list[list[int]] = [[] for _ in range(n)]
+    texts: list[list[str]] = [[] for _ in range(n)]
+    reasons: list[str | None] = [None] * n
+    for frame in frames:
+        if isinstance(frame, TokensFrame):
+            token_ids[frame.choice].extend(frame.token_ids)
+            texts[frame.choice].append(frame.text)
+        elif isinstance(frame, ChoiceEndFrame):
+            reasons[frame.choice] = frame.finish_reason
+    return [
+        Prefix(token_ids=tuple(ids), text="".join(text), finish_reason=reason)
+        for ids, text, reason in zip(token_ids, texts, reasons, strict=True)
+    ]

@@ -1,0 +1,68 @@
+"""The seam between the engine and a model: arrays in, arrays out. No torch here.
+
+One call serves prefill, chunk, decode and any mixture of them: there is no `is_prefill` anywhere.
+
+    sequence     0           1   2              three sequences in one step
+    rows         r r r r r   r   r r            num_tokens = 8
+    query_start  0           5   6     8        [num_seqs + 1]
+
+A row is one token: its id, its position in its sequence, and the KV slot it writes
+(slot = block * block_size + position % block_size). A sequence attends to its own positions
+0..position through its row of `block_tables`. Block 0 is scratch: padding reads and writes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class StepBatch:
+    """All a runner needs for one step. `seq_lens` counts a sequence's tokens after this step.
+
+    The sample arrays have one entry a token to be made: `sample_seqs` says which sequence (its last row's
+    logits are used), `sample_positions` the position the new token will have. Temperature 0 is greedy,
+    top_k 0 and top_p 1 are off.
+    """
+
+    token_ids: IntArray  # [num_tokens]
+    positions: IntArray  # [num_tokens]
+    slot_mapping: IntArray  # [num_tokens]
+    query_start: IntArray  # [num_seqs + 1]
+    seq_lens: IntArray  # [num_seqs]
+    block_tables: IntArray  # [num_seqs, max_blocks], padded with 0
+    sample_seqs: IntArray  # [num_samples]
+    sample_positions: IntArray  # [num_samples]
+    temperature: FloatArray  # [num_samples]
+    top_p: FloatArray  # [num_samples]
+    top_k: IntArray  # [num_samples]
+    seed: npt.NDArray[np.uint64]  # [num_samples]
+    choice: IntArray  # [num_samples]
+
+
+class Runner(Protocol):
+    """Owns the weights and the KV pool of `num_blocks` blocks of `block_size` tokens (block 0 included)."""
+
+    num_blocks: int
+    block_size: int
+
+    def execute(self, batch: StepBatch) -> IntArray:
+        """Run one step; returns the token id chosen for each entry of `sample_seqs`, [num_samples]."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LoadedModel(Protocol):
+    """What worker/model/loader.py returns: a runner, the card and tokenizer blob a worker registers."""
+
+    runner: Runner
+    card: Any  # shared.schemas.ModelCard
+    tokenizer_blob: Any  # shared.schemas.TokenizerBlob
