@@ -55,7 +55,6 @@ class GatewaySettings(RedisSettings):
     start_deadline_s: float = Field(600.0, gt=0)
     keepalive_s: float = Field(10.0, gt=0)
     stall_timeout_s: float = Field(60.0, gt=0)
-    client_buffer_bytes: int = Field(1_000_000, ge=1000)
     model_poll_s: float = Field(1.0, gt=0)
     text_threads: int = Field(2, ge=1, le=64)
 
@@ -73,7 +72,9 @@ class WorkerSettings(RedisSettings):
     kv_cache_mb: int = Field(1024, ge=1)
     max_context: int = Field(0, ge=0)
     drain_timeout_s: float = Field(30.0, ge=0)
+    worker_metrics_host: str = "127.0.0.1"
     worker_metrics_port: int = Field(0, ge=0, le=65535)
+    sim_kv_tokens: int = Field(65_536, ge=64)
     sim_prefill_us_per_token: float = Field(200.0, ge=0)
     sim_step_us: float = Field(20_000.0, ge=0)
     sim_step_us_per_seq: float = Field(0.0, ge=0)
@@ -109,6 +110,6 @@ def load(kind: type[S], **overrides: object) -> S:
         return kind(**{name: value for name, value in overrides.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
         faults = "; ".join(
-            f"{PREFIX}{'_'.join(str(part) for part in fault['loc']).upper()}: {fault['msg']}" for fault in error.errors()
+            f"{PREFIX}{'_'.join(map(str, fault['loc'])).upper()}: {fault['msg']}" for fault in error.errors()
         )
         raise ConfigurationError(f"bad settings: {faults}") from error

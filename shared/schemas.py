@@ -15,6 +15,7 @@ a client sees; exactly one `e` frame, and it is the last.
 from __future__ import annotations
 
 import enum
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -174,7 +175,20 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _frame_encoder = msgspec.json.Encoder()
+_request_decoder = msgspec.json.Decoder(Request)
+_COMPRESS_ABOVE_BYTES = 1024
 _frame_decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
+
+
+def encode_request(request: Request) -> bytes:
+    """A body: JSON, deflated where it is longer than 1 KB."""
+    raw = msgspec.json.encode(request)
+    return zlib.compress(raw, 1) if len(raw) > _COMPRESS_ABOVE_BYTES else raw
+
+
+def decode_request(body: bytes) -> Request:
+    """Inverse of `encode_request`. Raises msgspec.ValidationError for a body of another version."""
+    return _request_decoder.decode(body if body.startswith(b"{") else zlib.decompress(body))
 
 
 def encode_frames(frames: Iterable[Frame]) -> bytes:

@@ -1,0 +1,145 @@
+"""The models a gateway knows, learned from workers through Redis: cards, tokenizers, how their queues move.
+
+A read cache, refreshed every `model_poll_s`; it keeps its last state while Redis is away. A name finds the
+newest revision that has live workers, else the newest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+
+from redis.exceptions import RedisError
+
+from gateway.admission import DrainRate
+from shared.config import GatewaySettings
+from shared.errors import ModelNotFound, Unavailable
+from shared.observability import GatewayMetrics
+from shared.redis_client import Scripts
+from shared.registry import Registry
+from shared.request_queue import RequestQueue
+from shared.schemas import ModelCard
+from shared.tokenizer import Tokenizer, decode_blob
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Known:
+    card: ModelCard
+    num_workers: int = 0
+    drain: DrainRate = field(default_factory=DrainRate)
+
+
+class Catalogue:
+    """start, then read; stop."""
+
+    def __init__(self, settings: GatewaySettings, scripts: Scripts, gateway: str, metrics: GatewayMetrics) -> None:
+        self._settings = settings
+        self._scripts = scripts
+        self._registry = Registry(scripts)
+        self._gateway = gateway
+        self._metrics = metrics
+        self._known: dict[str, _Known] = {}
+        self._tokenizers: dict[str, Tokenizer] = {}
+        self._has_loaded = False
+
+    async def start(self) -> None:
+        await self._try_refresh()
+        self._poller = asyncio.create_task(self._poll())
+
+    async def stop(self) -> None:
+        self._poller.cancel()
+        await asyncio.gather(self._poller, return_exceptions=True)
+        try:
+            await self._registry.forget_gateways([self._gateway])
+        except (RedisError, OSError) as error:
+            log.warning("leave_failed", extra={"error": str(error)})
+
+    def cards(self) -> list[ModelCard]:
+        """One card a name."""
+        return [self._best(name).card for name in sorted({known.card.name for known in self._known.values()})]
+
+    def find(self, name: str) -> ModelCard:
+        """The card of a model name or of one of its revisions. Raises ModelNotFound, Unavailable."""
+        if name in self._known:
+            return self._known[name].card
+        if any(known.card.name == name for known in self._known.values()):
+            return self._best(name).card
+        if not self._has_loaded:
+            raise Unavailable("the queue is not reachable yet")
+        names = ", ".join(card.name for card in self.cards()) or "none yet"
+        raise ModelNotFound(f"The model '{name[:200]}' does not exist. Available models: {names}", param="model")
+
+    def num_workers(self) -> int:
+        return sum(known.num_workers for known in self._known.values())
+
+    def drain_per_s(self, model: str) -> float:
+        """Requests of a model ended a second, lately."""
+        known = self._known.get(model)
+        return known.drain.per_s if known else 0.0
+
+    async def tokenizer(self, card: ModelCard) -> Tokenizer:
+        """Loaded once a digest. Raises Unavailable when Redis does not have it."""
+        tokenizer = self._tokenizers.get(card.tokenizer_digest)
+        if tokenizer is None:
+            raw = await self._registry.tokenizer(card.tokenizer_digest)
+            if raw is None:
+                raise Unavailable(f"the tokenizer of {card.name} is not registered yet")
+            tokenizer = await asyncio.to_thread(lambda: Tokenizer.from_blob(decode_blob(raw)))
+            self._tokenizers[card.tokenizer_digest] = tokenizer
+        return tokenizer
+
+    async def is_ready(self) -> tuple[bool, str]:
+        """Whether requests can be accepted now, and why not."""
+        try:
+            await self._scripts.client.ping()
+        except (RedisError, OSError) as error:
+            return False, f"Redis is away: {error}"
+        if not self._known:
+            return False, "no model is registered yet"
+        return True, f"{self.num_workers()} workers"
+
+    def _best(self, name: str) -> _Known:
+        same = [known for known in self._known.values() if known.card.name == name]
+        return max(same, key=lambda known: (known.num_workers > 0, known.card.created_s))
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.model_poll_s)
+            await self._try_refresh()
+
+    async def _try_refresh(self) -> None:
+        try:
+            await self._refresh()
+            self._has_loaded = True
+            self._metrics.redis_up.set(1)
+        except (RedisError, OSError) as error:
+            self._metrics.redis_up.set(0)
+            log.warning("catalogue_refresh_failed", extra={"error": str(error)})
+
+    async def _refresh(self) -> None:
+        s = self._settings
+        await self._registry.beat_gateway(self._gateway, s.lease_ms, s.orphan_grace_ms)
+        cards = await self._registry.models()
+        for gone in self._known.keys() - {card.revision for card in cards}:
+            del self._known[gone]
+        for card in cards:
+            known = self._known.setdefault(card.revision, _Known(card))
+            known.card = card
+            await self._refresh_queue(known)
+            await self.tokenizer(card)
+
+    async def _refresh_queue(self, known: _Known) -> None:
+        revision, name = known.card.revision, known.card.name
+        queue = RequestQueue(self._scripts, revision, self._settings.retention_s, self._settings.lease_ms)
+        counts = await queue.counts()
+        known.num_workers = await self._registry.num_live_workers(revision)
+        ended = sum(value for key, value in counts.items() if key.startswith("total_") and key != "total_admitted")
+        known.drain.observe(ended, time.monotonic())
+        self._metrics.queue_depth.labels(name).set(counts.get("waiting", 0))
+        self._metrics.queue_tokens.labels(name).set(counts.get("waiting_tokens", 0))
+        self._metrics.queue_in_flight.labels(name).set(counts.get("running", 0))
+        self._metrics.workers.labels(name).set(known.num_workers)

@@ -1,0 +1,89 @@
+"""What routes are given: the services behind them, as protocols, and the pool for text work.
+
+The composition root builds one `Services` and puts it at `app.state.services`; tests put fakes there. Routes
+know nothing else of the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Annotated, Protocol, TypeVar, cast
+
+from fastapi import Depends
+from prometheus_client import CollectorRegistry
+from starlette.requests import Request as HttpRequest
+
+from gateway.options import AdmissionOptions
+from shared.config import GatewaySettings
+from shared.schemas import Frame, ModelCard, Request
+from shared.tokenizer import Tokenizer
+
+T = TypeVar("T")
+# Rendering and tokenizing this much takes about as long as handing it to a thread.
+INLINE_BYTES = 4096
+
+
+class Catalogue(Protocol):
+    """The models of the fleet, read from memory."""
+
+    def cards(self) -> list[ModelCard]: ...
+
+    def find(self, name: str) -> ModelCard:
+        """Raises ModelNotFound, or Unavailable when no model is known at all."""
+        ...
+
+    async def tokenizer(self, card: ModelCard) -> Tokenizer: ...
+
+
+class Dispatcher(Protocol):
+    """Admission, and the journals of what was admitted."""
+
+    async def submit(self, request: Request, options: AdmissionOptions) -> None:
+        """Raises Overloaded or Unavailable; on return the request is queued."""
+        ...
+
+    def follow(self, request_id: str) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:
+        """Frames in order, up to the EndFrame. Leaving before it cancels. May raise StreamContradiction."""
+        ...
+
+
+class Readiness(Protocol):
+    async def is_ready(self) -> tuple[bool, str]:
+        """Whether requests can be accepted, and in words why not."""
+        ...
+
+
+class TextPool:
+    """Threads for long prompts; short ones are done where they are. `close` waits for what runs."""
+
+    def __init__(self, num_threads: int) -> None:
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="text")
+
+    async def run(self, size_bytes: int, work: Callable[[], T]) -> T:
+        if size_bytes <= INLINE_BYTES:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    settings: GatewaySettings
+    catalogue: Catalogue
+    dispatcher: Dispatcher
+    readiness: Readiness
+    text_pool: TextPool
+    metrics_registry: CollectorRegistry
+
+
+def _services(http: HttpRequest) -> Services:
+    return cast("Services", http.app.state.services)
+
+
+ServicesDep = Annotated[Services, Depends(_services)]

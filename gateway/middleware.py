@@ -1,0 +1,103 @@
+"""What every request passes, as plain ASGI: its id, the last resort for our faults, and the body limit.
+
+Plain ASGI because a wrapper that buffers or owns a task breaks streams and hides a client's leaving.
+
+    RequestContext   x-request-id on every response; an exception before the response began becomes a 500
+    BodyLimit        more than max_body_bytes, announced or counted, is a 413
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from fastapi import FastAPI
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.connection import ClientLeft
+from gateway.errors import error_response, internal_error
+from gateway.openai.identity import new_request_id
+from shared.errors import BodyTooLarge
+
+logger = logging.getLogger(__name__)
+_CLIENT_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+
+
+def install_middleware(app: FastAPI, max_body_bytes: int) -> None:
+    app.router.redirect_slashes = False  # a redirect behind a TLS proxy loses scheme and authorization
+    app.add_middleware(BodyLimit, max_body_bytes=max_body_bytes)
+    app.add_middleware(RequestContext)
+
+
+class RequestContext:
+    """`request.state.request_id` is ours, unique, and names the request everywhere inside.
+
+    The header echoes the client's own id where it sent a proper one: two attempts may share it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        request_id = new_request_id()
+        shown_id = _client_id(Headers(scope=scope)) or request_id
+        scope.setdefault("state", {})["request_id"] = request_id
+        started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                MutableHeaders(scope=message)["x-request-id"] = shown_id
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_id)
+        except (ClientLeft, ClientDisconnect):
+            logger.info("client left before its answer", extra={"request_id": request_id})
+        except Exception:
+            logger.exception("request failed", extra={"request_id": request_id, "path": scope["path"]})
+            if started:
+                raise  # the server drops the connection: a clean end would read as success
+            await internal_error(shown_id)(scope, receive, send_with_id)
+
+
+def _client_id(headers: Headers) -> str | None:
+    for name in ("x-request-id", "x-client-request-id"):
+        value = headers.get(name, "")
+        if _CLIENT_ID.fullmatch(value):
+            return value
+    return None
+
+
+class BodyLimit:
+    """Reads no more than the limit: an announced excess is refused unread, a hidden one when it is reached."""
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+        self.app = app
+        self.max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        length = Headers(scope=scope).get("content-length", "")
+        if length.isascii() and length.isdigit() and int(length) > self.max_body_bytes:
+            return await error_response(self._refusal())(scope, receive, send)
+        received = 0
+
+        async def receive_limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.max_body_bytes:
+                raise self._refusal()
+            return message
+
+        await self.app(scope, receive_limited, send)
+
+    def _refusal(self) -> BodyTooLarge:
+        return BodyTooLarge(f"the body is larger than {self.max_body_bytes} bytes")

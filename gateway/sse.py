@@ -1,0 +1,125 @@
+"""Server-sent events: bytes of an event, and the response that writes a stream of them.
+
+A stream never ends cleanly without its last event: whatever goes wrong drops the connection, since a clean
+end reads as success. No `id:` or `retry:` lines (clients choke on them next to comments); one frame a write;
+comments keep the connection alive from the first moment, also while the request is queued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.connection import disconnected, finish, quietly, try_abort
+
+KEEP_ALIVE = b": keep-alive\n\n"
+HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+
+
+def event(payload: bytes) -> bytes:
+    """One data-only event; `payload` holds no line end."""
+    return b"data: %b\n\n" % payload
+
+
+class StreamStalled(Exception):
+    """The client took nothing for `stall_timeout_s`."""
+
+
+class EventStream(Response):
+    """Writes the events of `source`, a frame a write, then ends.
+
+    The source is closed exactly once: after its last event, when the client leaves or stalls, or when it fails.
+    Its failure is raised after closing, for the server to drop the connection.
+    """
+
+    def __init__(
+        self, source: AsyncGenerator[list[bytes], None], *, keepalive_s: float, stall_timeout_s: float
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers(HEADERS)
+        self._source = source
+        self._keepalive_s = keepalive_s
+        self._stall_timeout_s = stall_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writer = _Writer(send)
+        pump = asyncio.create_task(self._pump(writer))
+        gone = asyncio.create_task(disconnected(receive))
+        try:
+            await self._watch(writer, pump, gone)
+        except StreamStalled:
+            if not await try_abort(scope):
+                raise
+        finally:
+            await finish(pump, gone)
+            await quietly(self._source.aclose())
+
+    async def _pump(self, writer: _Writer) -> None:
+        await writer.start(self.status_code, self.raw_headers)
+        async for events in self._source:
+            for data in events:
+                await writer.write(data)
+        await writer.end()
+
+    async def _watch(self, writer: _Writer, pump: asyncio.Task[None], gone: asyncio.Task[None]) -> None:
+        """Returns when the pump is done or the client gone; raises the pump's failure, or StreamStalled."""
+        while True:
+            await asyncio.wait({pump, gone}, timeout=self._until_due(writer), return_when=asyncio.FIRST_COMPLETED)
+            if pump.done():
+                return pump.result()
+            if gone.done():
+                return None
+            if writer.is_writing:
+                if writer.age_s() >= self._stall_timeout_s:
+                    raise StreamStalled
+            elif writer.age_s() >= self._keepalive_s:
+                await self._keep_alive(writer)
+
+    def _until_due(self, writer: _Writer) -> float:
+        limit = self._stall_timeout_s if writer.is_writing else self._keepalive_s
+        return max(limit - writer.age_s(), 0.001)
+
+    async def _keep_alive(self, writer: _Writer) -> None:
+        try:
+            async with asyncio.timeout(self._stall_timeout_s):
+                await writer.write(KEEP_ALIVE)
+        except TimeoutError:
+            raise StreamStalled from None
+
+
+class _Writer:
+    """One write at a time. `age_s` is the time since the last one began: how long it is stuck, or how idle we are."""
+
+    def __init__(self, send: Send) -> None:
+        self.is_writing = False
+        self._send = send
+        self._turn = asyncio.Lock()
+        self._now = asyncio.get_running_loop().time
+        self._began = self._now()
+
+    def age_s(self) -> float:
+        return self._now() - self._began
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        await self._one({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, data: bytes) -> None:
+        await self._one({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        await self._one({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _one(self, message: dict[str, object]) -> None:
+        async with self._turn:
+            self.is_writing = True
+            self._began = self._now()
+            await self._send(message)
+            self.is_writing = False

@@ -1,0 +1,83 @@
+"""One request as its gateway sees it: what was delivered, by which owner. The witness of protocol.md.
+
+Invariant: `journal` is a prefix of what the client will ever be sent; bytes are only added. An event enters
+when its offset is what was delivered and its owner is the current one; anything else is repaired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from dataclasses import dataclass, field
+
+from shared.errors import HeadraceError
+from shared.request_queue import Ticket
+from shared.token_stream import Message
+
+
+class Fit(enum.Enum):
+    """How a message stands to what was delivered."""
+
+    TAKEN = "taken"  # it continued it, and is in the journal now
+    OLD = "old"  # already delivered
+    GAP = "gap"  # something before it is missing
+    OWNER = "owner"  # another attempt speaks
+
+
+@dataclass(slots=True)
+class Subscription:
+    """`body` and `ticket` bring the request back if Redis loses it."""
+
+    model: str
+    ticket: Ticket
+    body: bytes
+    journal: bytearray = field(default_factory=bytearray)
+    owner: str = ""
+    is_running: bool = False
+    is_admitted: bool = False
+    is_repairing: bool = False
+    error: HeadraceError | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    length_at_check: int = 0
+    received_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def request_id(self) -> str:
+        return self.ticket.request_id
+
+    @property
+    def is_done(self) -> bool:
+        """The end frame was delivered, or the stream is broken."""
+        if self.error is not None:
+            return True
+        start = self.journal.rfind(b"\n", 0, len(self.journal) - 1)
+        return self.journal.startswith(b'["e",', start + 1)
+
+    def offer(self, message: Message) -> Fit:
+        """Take a published message, or say why not."""
+        data = message.frames.encode()
+        length = len(self.journal)
+        is_current = message.owner == self.owner or length == 0
+        if not is_current:
+            return Fit.OWNER
+        if message.offset > length:
+            return Fit.GAP
+        skip = length - message.offset
+        if skip >= len(data):
+            return Fit.OLD
+        if skip and bytes(self.journal[message.offset :]) != data[:skip]:
+            return Fit.GAP
+        self.owner = message.owner
+        self.append(data[skip:])
+        return Fit.TAKEN
+
+    def append(self, data: bytes) -> None:
+        if data:
+            self.is_running = True
+            self.journal += data
+            self.changed.set()
+
+    def fail(self, error: HeadraceError) -> None:
+        self.error = error
+        self.changed.set()

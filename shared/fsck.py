@@ -1,0 +1,91 @@
+"""Holds the books against each other: hashes, streams, pending lists, indexes and counters. Every test's oracle.
+
+Reads only, in pages. While the queue moves, a page is exact and the sums are not: run it at rest, or twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from shared import keys
+from shared.redis_client import Scripts
+
+_PAGE = 200
+
+
+@dataclass(slots=True)
+class Books:
+    """What was found: `problems` in words, and the sums of what is there."""
+
+    problems: list[str] = field(default_factory=list[str])
+    sums: Counter[str] = field(default_factory=Counter[str])
+    queued: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    owned: Counter[str] = field(default_factory=Counter[str])
+    undone: set[str] = field(default_factory=set[str])
+
+
+async def fsck(scripts: Scripts, model: str) -> Books:
+    """Compare everything of one model revision."""
+    books = Books()
+    prefix = keys.request(model, "")
+    page: list[str] = []
+    async for key in scripts.client.scan_iter(match=prefix.replace("[", "\\[") + "*", count=_PAGE):
+        page.append(key.decode().removeprefix(prefix))
+        if len(page) == _PAGE:
+            await _read_page(scripts, model, page, books)
+            page = []
+    await _read_page(scripts, model, page, books)
+    await _compare_counts(scripts, model, books)
+    await _compare_indexes(scripts, model, books)
+    return books
+
+
+async def _read_page(scripts: Scripts, model: str, ids: list[str], books: Books) -> None:
+    if not ids:
+        return
+    problems, facts = await scripts.run("fsck", keys.counts(model), *ids)
+    books.problems += [f"{request_id.decode()}: {words.decode()}" for request_id, words in problems]
+    for raw in facts:
+        request_id, state, service_class, tenant = (part.decode() for part in raw[:4])
+        books.sums[state] += 1
+        if state == "waiting":
+            books.sums["waiting_tokens"] += int(raw[4])
+            books.sums["waiting_bytes"] += int(raw[5])
+            books.queued[(service_class, tenant)] += raw[7] != b"q:retry"
+        if state == "running":
+            books.owned[raw[6].decode()] += 1
+        if state in ("waiting", "running"):
+            books.undone.add(request_id)
+
+
+async def _compare_counts(scripts: Scripts, model: str, books: Books) -> None:
+    raw = await scripts.client.hgetall(keys.counts(model))
+    for name in ("waiting", "waiting_tokens", "waiting_bytes", "running"):
+        counted = int(raw.get(name.encode(), b"0"))
+        if counted != books.sums[name]:
+            books.problems.append(f"counts.{name} is {counted}, the requests add up to {books.sums[name]}")
+
+
+async def _compare_indexes(scripts: Scripts, model: str, books: Books) -> None:
+    client = scripts.client
+    entries = 0
+    async for key in client.scan_iter(match=f"{keys.base(model)}q:*"):
+        entries += int(await client.xlen(key))
+    if entries != len(books.undone):
+        books.problems.append(f"{entries} stream entries for {len(books.undone)} undone requests")
+    for service_class in ("priority", "default", "flex", "batch"):
+        flows: list[Any] = await client.zrange(keys.flows(model, service_class), 0, -1)
+        there = {name.decode() for name in flows}
+        wanted = {tenant for (kind, tenant), number in books.queued.items() if kind == service_class and number > 0}
+        if there != wanted:
+            books.problems.append(f"flows:{service_class} is {sorted(there)}, wanted {sorted(wanted)}")
+    async for key in client.scan_iter(match=f"{keys.base(model)}own:*"):
+        worker = key.decode().rpartition(":")[2]
+        if int(await client.zcard(key)) != books.owned[worker]:
+            books.problems.append(f"own:{worker} does not hold its {books.owned[worker]} running requests")
+    deadlines: list[bytes] = await client.zrange(keys.deadlines(model), 0, -1)
+    stale = {name.decode() for name in deadlines} - books.undone
+    if stale:
+        books.problems.append(f"deadlines of requests that are done: {sorted(stale)}")

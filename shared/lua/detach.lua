@@ -1,0 +1,17 @@
+-- detach: a gateway has nobody left who listens; the last one to leave cancels, unless the request is detached.
+-- Idempotent.
+-- KEYS[1] counts. ARGV: 1 id, 2 gateway, 3 retention_s.
+-- Replies {'gone'} | {'left'} | {'cancelled'} | {the state it had already ended in}.
+-- include: core, lease, request
+local id, gateway, retention_s = unpack(ARGV)
+redis.call('SREM', key('g', id), gateway)
+redis.call('SREM', key('att', gateway), id)
+local request = load(id)
+if not request then return {'gone'} end
+if is_done(request.state) then return {request.state} end
+if redis.call('SCARD', key('g', id)) == 0 and request.detached ~= '1' then
+  end_request(id, request, 'cancelled', 'request_cancelled', 'the client went away', retention_s)
+  return {'cancelled'}
+end
+if request.state == 'running' then command(worker_of(request.owner), {'detach', id, gateway}) end
+return {'left'}

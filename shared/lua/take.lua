@@ -1,0 +1,123 @@
+-- take: hands a worker what it has room for, never more: a request is peeked, and read only when it fits.
+-- `retry` first, then the classes in order, in a class the tenant of least virtual time.
+-- KEYS[1] counts. ARGV: 1 worker, 2 nonce, 3 lease_ms, 4 slots (sequences), 5 room (tokens), 6 patience_ms,
+--   7 retention_s.
+-- Replies {'nolease'} | {'ok', waiting, {id, owner, body, journal, 'gateway gateway ...'}...}.
+-- include: core, lease, request
+local worker, nonce, lease_ms = unpack(ARGV, 1, 3)
+local slots, room, patience_ms, retention_s = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+if not holds_lease(worker, nonce) then return {'nolease'} end
+renew(worker, lease_ms)
+local taken = {}
+local is_idle = redis.call('ZCARD', key('own', worker)) == 0
+local is_closed = false -- somebody was passed over for too long: nothing else is taken until it fits
+local rotated = {}
+
+-- The next undelivered entry of a stream: its entry id and request id, or nil.
+local function peek(stream)
+  if redis.call('EXISTS', base .. stream) == 0 then return nil end
+  local group = redis.call('XINFO', 'GROUPS', base .. stream)[1]
+  local last
+  for i = 1, #group, 2 do if group[i] == 'last-delivered-id' then last = group[i + 1] end end
+  local entries = redis.call('XRANGE', base .. stream, '(' .. last, '+', 'COUNT', 1)
+  if #entries == 0 then return nil end
+  return entries[1][1], entries[1][2][2]
+end
+
+local function fits(request)
+  local need = request.n * (request.prompt_tokens) + request.tokens
+  if is_idle and #taken == 0 then return true end
+  return tonumber(request.n) <= slots and need <= room
+end
+
+local function pass_over(id, request)
+  if not request.passed_at then
+    redis.call('HSET', key('r', id), 'passed_at', now)
+  elseif now - request.passed_at > patience_ms then
+    is_closed = true
+  end
+end
+
+-- Only one suspect (crashed workers twice without a token) runs beside a worker's other work.
+local function may_take_suspect(id, request)
+  if tonumber(request.crashes) < 2 then return true end
+  local current = redis.call('HGET', key('w', worker), 'suspect')
+  if current and current ~= id and redis.call('ZSCORE', key('own', worker), current) then return false end
+  redis.call('HSET', key('w', worker), 'suspect', id)
+  return true
+end
+
+local function hand_over(id, request, stream)
+  redis.call('XREADGROUP', 'GROUP', 'w', worker, 'COUNT', 1, 'STREAMS', base .. stream, '>')
+  leave_waiting(request)
+  enter_running(id, request, worker)
+  local attempt = request.attempt + 1
+  local owner = worker .. '/' .. attempt .. '/' .. now
+  local is_first = attempt == 1 and tonumber(request.tokens) == 0
+  if is_first then
+    local clock = redis.call('HGET', key('tenant', request.tenant), 'vtime:' .. request.class)
+    if clock and tonumber(clock) > tonumber(redis.call('HGET', KEYS[1], 'vclock:' .. request.class) or '0') then
+      redis.call('HSET', KEYS[1], 'vclock:' .. request.class, clock)
+    end
+    charge(request.tenant, request.class, request.n * request.prompt_tokens)
+  end
+  announce(id, owner, event_frame('taken', {worker = worker, attempt = attempt, at = now}))
+  local journal = redis.call('GET', key('j', id))
+  redis.call('HSET', key('r', id), 'state', 'running', 'owner', owner, 'attempt', attempt, 'taken_at', now,
+    'taken_length', #journal)
+  redis.call('HDEL', key('r', id), 'passed_at')
+  audit('taken', id, owner)
+  slots = slots - request.n
+  room = room - request.n * request.prompt_tokens - request.tokens
+  local gateways = table.concat(redis.call('SMEMBERS', key('g', id)), ' ')
+  taken[#taken + 1] = {id, owner, redis.call('GET', key('b', id)), journal, gateways}
+end
+
+-- Returns true when an entry left the stream (so that it is worth looking again).
+local function try_stream(stream)
+  local entry, id = peek(stream)
+  if not entry then return false end
+  local request = load(id)
+  if not request or request.state ~= 'waiting' or request.entry ~= entry then
+    redis.call('XREADGROUP', 'GROUP', 'w', worker, 'COUNT', 1, 'STREAMS', base .. stream, '>')
+    drop_entry({stream = stream, entry = entry})
+    return true
+  end
+  local deadline = redis.call('ZSCORE', base .. 'deadlines', id)
+  if deadline and tonumber(deadline) < now then
+    end_request(id, request, 'expired', 'deadline_exceeded', 'the deadline passed while waiting', retention_s)
+    return true
+  end
+  if not fits(request) then pass_over(id, request) return false end
+  if not may_take_suspect(id, request) then
+    if rotated[id] then return false end
+    rotated[id] = true
+    drop_entry(request)
+    redis.call('HSET', key('r', id), 'stream', 'q:retry', 'entry', add_entry('q:retry', id))
+    return true
+  end
+  hand_over(id, request, stream)
+  return true
+end
+
+local function try_class(class)
+  for _, tenant in ipairs(redis.call('ZRANGE', key('flows', class), 0, 7)) do
+    if is_closed then return false end
+    if try_stream('q:' .. class .. ':' .. tenant) then return true end
+  end
+  return false
+end
+
+local function try_any()
+  if try_stream('q:retry') then return true end
+  for _, class in ipairs({'priority', 'default', 'flex', 'batch'}) do
+    if is_closed then return false end
+    if try_class(class) then return true end
+  end
+  return false
+end
+
+while slots > 0 and not is_closed and try_any() do end
+local waiting = tonumber(redis.call('HGET', KEYS[1], 'waiting') or '0')
+if waiting > 0 and #taken > 0 then ring() end
+return {'ok', waiting, unpack(taken)}

@@ -1,0 +1,188 @@
+"""Both ends of the queue: admit (gateway), take, heartbeat, release (worker), cancel, attach, reap (anybody).
+
+One object a model revision. Each method is one atomic script and idempotent: it may be repeated blindly after
+a lost reply. No method retries by itself; RedisError passes through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shared import keys
+from shared.redis_client import Scripts
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much may wait, for one model; 0 is no bound."""
+
+    max_waiting: int
+    max_waiting_tokens: int
+    max_waiting_bytes: int
+    tenant_max_waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What `admit` is told of a request besides its body. Deadlines are milliseconds from now, 0 for none."""
+
+    request_id: str
+    service_class: str
+    tenant: str
+    prompt_tokens: int
+    max_tokens: int
+    n: int
+    start_deadline_ms: int = 0
+    deadline_ms: int = 0
+    is_detached: bool = False
+    traceparent: str = ""
+    idempotency_key: str = ""
+    body_digest: str = ""
+    tenant_weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """`decision` is accepted, duplicate, same, conflict, full, tokens_full, bytes_full or tenant_full."""
+
+    decision: str
+    detail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A request handed to a worker, with the journal so far (its `taken` frame included)."""
+
+    request_id: str
+    owner: str
+    body: bytes
+    journal: bytes
+    gateways: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    deliveries: list[Delivery]
+    num_waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """`owned` is what Redis thinks this worker holds: id -> (owner, gateways)."""
+
+    owned: dict[str, tuple[str, tuple[str, ...]]]
+    commands: list[bytes]
+    num_waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    is_grace: bool = False
+    requeued: int = 0
+    dead: int = 0
+    expired: int = 0
+    orphans: int = 0
+    has_more: bool = False
+
+
+class LeaseLost(Exception):
+    """The worker's lease was reaped: it drops everything and registers under a new id."""
+
+
+@dataclass(slots=True)
+class RequestQueue:
+    """The queue of one model revision."""
+
+    scripts: Scripts
+    model: str
+    retention_s: int
+    lease_ms: int
+    _key: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._key = keys.counts(self.model)
+
+    # gateway
+
+    async def admit(
+        self, ticket: Ticket, body: bytes, bounds: Bounds, *, gateway: str, prefix: bytes = b"", witness: bool = False
+    ) -> Admitted:
+        """Accept once or refuse. `witness`: a request Redis lost, brought back past all bounds."""
+        reply = await self.scripts.run(
+            "admit", self._key, ticket.request_id, gateway, body, prefix, "witness" if witness else "new",
+            ticket.service_class, keys.escape(ticket.tenant), ticket.prompt_tokens, ticket.max_tokens, ticket.n,
+            ticket.start_deadline_ms, ticket.deadline_ms, int(ticket.is_detached), ticket.traceparent,
+            ticket.idempotency_key, ticket.body_digest, bounds.max_waiting, bounds.max_waiting_tokens,
+            bounds.max_waiting_bytes, bounds.tenant_max_waiting, self.retention_s, ticket.tenant_weight,
+        )  # fmt: skip
+        return Admitted(_text(reply[0]), tuple(_text(part) for part in reply[1:]))
+
+    async def cancel(self, request_id: str) -> str:
+        """`cancelled`, `gone`, or the state it had already ended in."""
+        return _text((await self.scripts.run("cancel", self._key, request_id, self.retention_s))[0])
+
+    async def attach(self, request_id: str, gateway: str) -> str:
+        """`gone`, or the request's state."""
+        return _text((await self.scripts.run("attach", self._key, request_id, gateway))[0])
+
+    async def detach(self, request_id: str, gateway: str) -> str:
+        """`left`, `cancelled` (it was the last one), `gone`, or the state it had already ended in."""
+        return _text((await self.scripts.run("detach", self._key, request_id, gateway, self.retention_s))[0])
+
+    # worker
+
+    async def register(self, worker: str, nonce: str, info: bytes) -> None:
+        await self.scripts.run("register", self._key, worker, nonce, self.lease_ms, info)
+
+    async def take(self, worker: str, nonce: str, *, slots: int, room: int, patience_ms: int = 5000) -> Taken:
+        """What fits in `slots` sequences and `room` tokens, now. Raises LeaseLost."""
+        reply = await self.scripts.run(
+            "take", self._key, worker, nonce, self.lease_ms, slots, room, patience_ms, self.retention_s
+        )
+        _require_lease(reply)
+        return Taken([Delivery(_text(r[0]), _text(r[1]), r[2], r[3], _names(r[4])) for r in reply[2:]], int(reply[1]))
+
+    async def heartbeat(self, worker: str, nonce: str, load: bytes) -> Heartbeat:
+        """Renew the lease and compare books. Raises LeaseLost."""
+        reply = await self.scripts.run("heartbeat", self._key, worker, nonce, self.lease_ms, load)
+        _require_lease(reply)
+        owned = {_text(r[0]): (_text(r[1]), _names(r[2])) for r in reply[1]}
+        return Heartbeat(owned, list(reply[2]), int(reply[3]))
+
+    async def release(self, request_id: str, owner: str) -> bool:
+        """Give back without blame. False: it was not this owner's any more."""
+        return _text((await self.scripts.run("release", self._key, request_id, owner))[0]) == "released"
+
+    async def unregister(self, worker: str, nonce: str) -> None:
+        await self.scripts.run("unregister", self._key, worker, nonce)
+
+    # anybody
+
+    async def reap(self, dead_gateways: Sequence[str], *, max_crashes: int, page: int = 200) -> Reaped:
+        """One page of giving back the work of late workers; `has_more`: call again."""
+        reply = await self.scripts.run(
+            "reap", self._key, self.lease_ms, max_crashes, self.retention_s, page, *dead_gateways
+        )
+        if _text(reply[0]) == "grace":
+            return Reaped(is_grace=True)
+        return Reaped(False, *(int(part) for part in reply[1:5]), has_more=bool(reply[5]))
+
+    async def counts(self) -> dict[str, float]:
+        """The model's counters: waiting, waiting_tokens, waiting_bytes, running, totals, class clocks."""
+        raw = await self.scripts.client.hgetall(self._key)
+        return {_text(name): float(value) for name, value in raw.items()}
+
+
+def _require_lease(reply: Sequence[Any]) -> None:
+    if _text(reply[0]) == "nolease":
+        raise LeaseLost
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _names(value: bytes) -> tuple[str, ...]:
+    return tuple(value.decode().split())

@@ -1,0 +1,43 @@
+"""Fixtures of the integration tests: one real server for all, emptied for each test."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.config import RedisSettings
+from shared.redis_client import Scripts, connect
+from shared.request_queue import Bounds, RequestQueue, Ticket
+from shared.token_stream import TokenStream
+from tests.integration.queue_actors import MODEL, Actors
+from tests.integration.valkey import Valkey
+
+
+@pytest.fixture(scope="session")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    server = Valkey(tmp_path_factory.mktemp("valkey"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+async def scripts(valkey: Valkey) -> AsyncIterator[Scripts]:
+    client = connect(RedisSettings(redis_url=valkey.url))
+    await client.execute_command("FLUSHALL")  # type: ignore[attr-defined]
+    yield Scripts(client)
+    await client.aclose()
+
+
+@pytest.fixture
+def actors(scripts: Scripts) -> Actors:
+    return Actors(
+        queue=RequestQueue(scripts, MODEL, retention_s=60, lease_ms=300),
+        stream=TokenStream(scripts, MODEL, retention_s=60, lease_ms=300),
+        scripts=scripts,
+    )
+
+
+__all__ = ["Bounds", "Path", "Ticket", "dataclasses"]

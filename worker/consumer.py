@@ -1,0 +1,98 @@
+"""Takes only what the engine has room for, and hands it over. The worker's way in.
+
+Idle, it waits at the doorbell on a connection of its own; full, for room. Take and heartbeat exclude each other
+(`books`): between the two a delivery whose reply is under way would look like one that was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from redis.exceptions import RedisError
+
+from shared import keys
+from shared.redis_client import AWAY, Client
+from shared.request_queue import Delivery, RequestQueue
+from shared.schemas import Request, decode_frames, decode_request, prefixes_of
+from worker.engine_thread import EngineThread
+from worker.holdings import Holdings
+
+log = logging.getLogger(__name__)
+BELL_S = 1.0
+_RETRY_S = 0.2
+_FULL_WAIT_S = 0.25
+
+
+class Consumer:
+    """`run` until cancelled or quiet. Raises LeaseLost."""
+
+    def __init__(
+        self, queue: RequestQueue, bell: Client, engine: EngineThread, holdings: Holdings, identity: tuple[str, str],
+        on_delivery: Callable[[Delivery, Request], None],
+    ) -> None:  # fmt: skip
+        self._queue = queue
+        self._bell = bell
+        self._engine = engine
+        self._holdings = holdings
+        self._identity = identity
+        self._on_delivery = on_delivery
+        self._room = asyncio.Event()
+        self.books = asyncio.Lock()
+        self._is_quiet = False
+
+    def make_room(self) -> None:
+        """Something ended: it may be worth to take again."""
+        self._room.set()
+
+    def quiet(self) -> None:
+        """Take nothing more."""
+        self._is_quiet = True
+        self._room.set()
+
+    async def run(self) -> None:
+        while not self._is_quiet:
+            try:
+                num_waiting, num_taken = await self._take()
+                if not num_taken:
+                    await self._wait(num_waiting)
+            except AWAY as error:
+                log.warning("take_failed", extra={"error": str(error)})
+                await asyncio.sleep(_RETRY_S)
+
+    async def _take(self) -> tuple[int, int]:
+        """How many wait still, and how many were taken."""
+        self._room.clear()
+        load = self._engine.load()
+        if load.free_slots == 0:
+            return 1, 0
+        async with self.books:
+            taken = await self._queue.take(*self._identity, slots=load.free_slots, room=load.free_tokens)
+            for delivery in taken.deliveries:
+                self._hand_over(delivery)
+        return taken.num_waiting, len(taken.deliveries)
+
+    def _hand_over(self, delivery: Delivery) -> None:
+        request = decode_request(delivery.body)
+        self._holdings.hold(delivery)
+        self._engine.add(request, prefixes_of(decode_frames(delivery.journal), request.params.n))
+        self._on_delivery(delivery, request)
+
+    async def _wait(self, num_waiting: int) -> None:
+        """For room when somebody waits and does not fit; for the bell when nobody waits."""
+        if num_waiting:
+            try:
+                await asyncio.wait_for(self._room.wait(), _FULL_WAIT_S)
+            except TimeoutError:
+                return
+        else:
+            await self._listen()
+
+    async def _listen(self) -> None:
+        try:
+            await self._bell.blpop([keys.bell(self._queue.model)], timeout=BELL_S * random.uniform(0.7, 1.0))
+        except RedisError as error:
+            log.warning("bell_failed", extra={"error": str(error)})
+            await asyncio.sleep(_RETRY_S)

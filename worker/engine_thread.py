@@ -1,0 +1,154 @@
+"""The one thread that owns the backend; the only place where asyncio and the engine meet.
+
+Commands go in through an inbox; after each step the outputs go out to the event loop. `load` is a snapshot less
+what still waits in the inbox, so that a consumer never counts the same room twice. When a step raises, the
+engine is broken: the thread ends and the process with it, so that its leases run out and the crash is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from shared.schemas import EndFrame, ErrorInfo, Outcome, Prefix, Request
+from worker.backends.interface import Engine
+from worker.engine.outputs import EngineLoad, StepOutput
+
+log = logging.getLogger(__name__)
+_IDLE_TICK_S = 0.25
+_Command = tuple[Request, Sequence[Prefix]] | tuple[str, ...]
+
+
+class EngineThread:
+    """start, then add / abort from the event loop, then stop. `on_outputs` is called on the event loop."""
+
+    def __init__(self, build: Callable[[], Engine], on_step: Callable[[float, EngineLoad], None]) -> None:
+        self._build = build
+        self._on_step = on_step
+        self.on_outputs: Callable[[list[StepOutput]], None] = lambda _outputs: None
+        self._inbox: deque[_Command] = deque()
+        self._wake = threading.Condition()
+        self._is_stopping = False
+        self._is_paused = False
+        self._beat = time.monotonic()
+        self._load = EngineLoad(0, 0, 0, 0, 0, 0)
+        self._inbox_slots = 0
+        self._inbox_tokens = 0
+
+    async def start(self) -> Engine:
+        """Build the backend in its thread; returns it for its card and tokenizer only. Raises what building raises."""
+        self._loop = asyncio.get_running_loop()
+        self.stopped: asyncio.Future[None] = self._loop.create_future()
+        ready: asyncio.Future[Engine] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._main, args=(ready,), name="engine", daemon=True)
+        self._thread.start()
+        return await ready
+
+    def add(self, request: Request, prefixes: Sequence[Prefix]) -> None:
+        with self._wake:
+            self._inbox.append((request, prefixes))
+            self._inbox_slots += request.params.n
+            self._inbox_tokens += request.params.n * len(request.prompt_ids) + sum(len(p.token_ids) for p in prefixes)
+            self._wake.notify()
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        with self._wake:
+            self._inbox.append(tuple(request_ids))
+            self._wake.notify()
+
+    def load(self) -> EngineLoad:
+        with self._wake:
+            return replace(
+                self._load,
+                free_slots=max(0, self._load.free_slots - self._inbox_slots),
+                free_tokens=max(0, self._load.free_tokens - self._inbox_tokens),
+            )
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Hold steps back while what was made cannot be sent."""
+        with self._wake:
+            self._is_paused = is_paused
+            self._wake.notify()
+
+    def stalled_s(self) -> float:
+        """Seconds since the loop last went round: what a heartbeat must prove small."""
+        return time.monotonic() - self._beat
+
+    async def stop(self) -> None:
+        with self._wake:
+            self._is_stopping = True
+            self._wake.notify()
+        await self.stopped
+
+    # the engine's thread
+
+    def _main(self, ready: asyncio.Future[Engine]) -> None:
+        try:
+            engine = self._build()
+        except BaseException as error:
+            self._post(ready.set_exception, error)
+            return
+        self._load = engine.load()
+        self._post(ready.set_result, engine)
+        try:
+            while self._go_round(engine):
+                pass
+            engine.close()
+            self._post(self._end, None)
+        except Exception as error:
+            log.exception("engine_failed")
+            self._post(self._end, error)
+
+    def _go_round(self, engine: Engine) -> bool:
+        """Commands, then one step. False when it is time to stop."""
+        with self._wake:
+            self._beat = time.monotonic()
+            if not self._inbox and not self._is_stopping and (self._is_paused or not engine.has_work()):
+                self._wake.wait(_IDLE_TICK_S)
+            if self._is_stopping:
+                return False
+            commands, self._inbox = self._inbox, deque()
+            slots, tokens = self._inbox_slots, self._inbox_tokens
+            is_paused = self._is_paused
+        outputs = [output for command in commands for output in self._apply(engine, command)]
+        started = time.perf_counter()
+        if engine.has_work() and not is_paused:
+            outputs += engine.step()
+        load = engine.load()
+        with self._wake:
+            self._load = load
+            self._inbox_slots -= slots
+            self._inbox_tokens -= tokens
+        if outputs:
+            self._post(self.on_outputs, outputs)
+        if load.num_running or outputs:
+            self._on_step(time.perf_counter() - started, load)
+        return True
+
+    def _apply(self, engine: Engine, command: _Command) -> list[StepOutput]:
+        if not command or isinstance(command[0], str):
+            engine.abort([name for name in command if isinstance(name, str)])
+            return []
+        request, prefixes = command
+        assert isinstance(request, Request) and not isinstance(prefixes, str | Request)
+        try:
+            engine.add(request, prefixes)
+        except Exception as error:
+            log.exception("request_refused_by_engine", extra={"request_id": request.request_id})
+            end = EndFrame(Outcome.FAILED, None, ErrorInfo("server_error", f"the engine refused the request: {error}"))
+            return [StepOutput(request.request_id, [end], 0, Outcome.FAILED)]
+        return []
+
+    def _end(self, error: Exception | None) -> None:
+        if error is None:
+            self.stopped.set_result(None)
+        else:
+            self.stopped.set_exception(error)
+
+    def _post(self, call: Callable[..., object], *args: object) -> None:
+        self._loop.call_soon_threadsafe(call, *args)

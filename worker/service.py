@@ -1,0 +1,253 @@
+"""The worker process: built here, started in order, quiet -> stop by a deadline -> give back.
+
+    build engine -> publish model -> register -> (consume, publish, maintain, reap) -> drain -> unregister
+
+A worker whose lease was lost drops everything and registers under a new id, in the same process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+import uvloop
+from prometheus_client import CollectorRegistry, start_http_server
+
+from shared.config import WorkerSettings, load
+from shared.errors import ConfigurationError, HeadraceError
+from shared.observability import WorkerMetrics, configure_logging
+from shared.reaper import Reaper
+from shared.redis_client import AWAY, Scripts, connect, inspect_server
+from shared.registry import Registry
+from shared.request_queue import Delivery, LeaseLost, RequestQueue
+from shared.schemas import ModelCard, Request, WorkerInfo
+from shared.token_stream import Emitted, TokenStream
+from shared.tokenizer import encode_blob
+from worker.backends.interface import Engine
+from worker.consumer import BELL_S, Consumer
+from worker.engine.outputs import EngineLoad
+from worker.engine_thread import EngineThread
+from worker.holdings import Holdings, Settlement
+from worker.maintenance import Maintenance
+from worker.publisher import Publisher
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def build_engine(settings: WorkerSettings) -> Engine:
+    """The backend the settings name. Imported here: the simulated one runs without torch."""
+    if settings.backend == "simulated":
+        from worker.backends.simulated import SimulatedConfig, build_simulated
+
+        return build_simulated(
+            SimulatedConfig(
+                name=settings.model_name or "simulated",
+                max_num_seqs=settings.max_num_seqs,
+                max_step_tokens=settings.max_step_tokens,
+                kv_cache_tokens=settings.sim_kv_tokens,
+                prefill_us_per_token=settings.sim_prefill_us_per_token,
+                step_us=settings.sim_step_us,
+                step_us_per_seq=settings.sim_step_us_per_seq,
+            )
+        )
+    from worker.backends.native import NativeConfig, build_native
+
+    return build_native(
+        NativeConfig(
+            model_path=settings.model,
+            name=settings.model_name,
+            device=settings.device,
+            threads=settings.threads,
+            kv_cache_mb=settings.kv_cache_mb,
+            max_context=settings.max_context,
+            max_num_seqs=settings.max_num_seqs,
+            max_step_tokens=settings.max_step_tokens,
+        )
+    )
+
+
+class WorkerService:
+    """One engine under one identity at a time."""
+
+    def __init__(self, settings: WorkerSettings, metrics: WorkerMetrics) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._scripts = Scripts(connect(settings))
+        self._bell = connect(settings, blocking_s=BELL_S)
+        self._engine = EngineThread(functools.partial(build_engine, settings), self._on_step)
+        self._draining = asyncio.Event()
+        self._drain_now = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until drained. Raises what breaks the engine."""
+        await self._check_server()
+        log.info("model_loading", extra={"model": self._settings.model, "backend": self._settings.backend})
+        engine = await self._engine.start()
+        card, blob = engine.card, encode_blob(engine.tokenizer_blob)
+        republish = functools.partial(self._publish_model, card, blob)
+        await self._until_answered(republish)
+        while not self._draining.is_set():
+            with contextlib.suppress(LeaseLost):
+                await self._serve(card, republish)
+        await self._engine.stop()
+        await self._scripts.client.aclose()
+        await self._bell.aclose()
+
+    def drain(self) -> None:
+        """First call: take nothing more and finish. Second call: give everything back now."""
+        if self._draining.is_set():
+            self._drain_now.set()
+        self._draining.set()
+
+    async def _serve(self, card: ModelCard, republish: Callable[[], Awaitable[None]]) -> None:
+        """One registration, until it is drained. Raises LeaseLost."""
+        s = self._settings
+        identity = (f"w-{secrets.token_hex(4)}", secrets.token_hex(8))
+        queue = RequestQueue(self._scripts, card.revision, s.retention_s, s.lease_ms)
+        stream = TokenStream(self._scripts, card.revision, s.retention_s, s.lease_ms)
+        holdings = Holdings(queue, self._engine, lambda: consumer.make_room())
+        publisher = Publisher(stream, self._engine, holdings, identity, self._on_emit, self.drain)
+        consumer = Consumer(queue, self._bell, self._engine, holdings, identity, self._on_delivery)
+        maintenance = Maintenance(queue, self._engine, holdings, consumer, publisher, identity)
+        self._engine.on_outputs = publisher.offer
+        info = msgspec.json.encode(self._info(identity[0], card))
+        await self._until_answered(lambda: queue.register(*identity, info))
+        log.info("worker_ready", extra={"worker": identity[0], "model": card.revision})
+        reaper = Reaper(self._scripts, s, lambda kind, number: self._metrics.reaped.labels(kind).inc(number))
+        tasks = [
+            asyncio.create_task(consumer.run()),
+            asyncio.create_task(publisher.run()),
+            asyncio.create_task(maintenance.run(s, republish)),
+            asyncio.create_task(reaper.run()),
+        ]
+        draining = asyncio.create_task(self._draining.wait())
+        try:
+            await self._first_of(draining, *tasks, self._engine.stopped)
+            consumer.quiet()
+            await self._finish_or_give_back(holdings, publisher, tasks)
+            await queue.unregister(*identity)
+            log.info("worker_drained", extra={"worker": identity[0]})
+        except LeaseLost:
+            log.warning("lease_lost", extra={"worker": identity[0], "num_held": len(holdings)})
+            raise
+        finally:
+            for task in (draining, *tasks):
+                task.cancel()
+            await asyncio.gather(draining, *tasks, return_exceptions=True)
+            holdings.drop_all()
+
+    async def _finish_or_give_back(
+        self, holdings: Holdings, publisher: Publisher, tasks: list[asyncio.Task[None]]
+    ) -> None:
+        """Let what runs end until the deadline; what is left then goes back, half done."""
+        log.info("draining", extra={"num_held": len(holdings)})
+        deadline = asyncio.get_running_loop().time() + self._settings.drain_timeout_s
+        hurry = asyncio.create_task(self._drain_now.wait())
+        while len(holdings) and not hurry.done() and asyncio.get_running_loop().time() < deadline:
+            await self._first_of(hurry, *tasks[1:], self._engine.stopped, timeout_s=0.05)
+        hurry.cancel()
+        self._engine.pause(is_paused=True)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(publisher.flush(), 1.0)
+        for held in holdings:
+            log.info("releasing", extra={"request_id": held.request_id})
+            await holdings.settle(held.request_id, held.owner, Settlement.RELEASED)
+
+    async def _first_of(
+        self, wanted: asyncio.Future[Any], *others: asyncio.Future[None], timeout_s: float | None = None
+    ) -> None:
+        """Waits for `wanted`; a task that ended instead has failed, and its error is raised."""
+        done, _ = await asyncio.wait((wanted, *others), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for future in done:
+            if future is not wanted:
+                future.result()
+
+    async def _check_server(self) -> None:
+        for finding in await self._until_answered(lambda: inspect_server(self._scripts.client)):
+            if finding.is_fatal:
+                raise ConfigurationError(f"Redis: {finding.what}")
+            log.warning("redis_setting", extra={"finding": finding.what})
+
+    async def _until_answered(self, call: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await call()
+            except AWAY as error:
+                log.warning("redis_away", extra={"error": str(error)})
+                await asyncio.sleep(0.5)
+
+    async def _publish_model(self, card: ModelCard, blob: bytes) -> None:
+        registry = Registry(self._scripts)
+        if not await registry.is_published(card):
+            await registry.publish_model(card, blob)
+            log.info("model_published", extra={"model": card.revision})
+
+    def _info(self, worker_id: str, card: ModelCard) -> WorkerInfo:
+        return WorkerInfo(
+            worker_id=worker_id,
+            model=card.revision,
+            backend=self._settings.backend,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            max_num_seqs=self._settings.max_num_seqs,
+            kv_blocks=self._engine.load().kv_blocks_total,
+        )
+
+    def _on_delivery(self, delivery: Delivery, request: Request) -> None:
+        kind = "requeued" if delivery.journal.count(b'["v","taken"') > 1 else "new"
+        self._metrics.deliveries.labels(request.model, kind).inc()
+        self._metrics.prompt_tokens.inc(len(request.prompt_ids))
+        log.info("request_taken", extra={"request_id": request.request_id, "kind": kind, "owner": delivery.owner})
+
+    def _on_emit(self, seconds: float, emitted: Emitted) -> None:
+        self._metrics.emit_duration.observe(seconds)
+        self._metrics.fenced.inc(len(emitted.fenced))
+
+    def _on_step(self, seconds: float, engine_load: EngineLoad) -> None:
+        m = self._metrics
+        m.step_duration.observe(seconds)
+        m.requests_running.set(engine_load.num_running)
+        m.requests_waiting.set(engine_load.num_waiting)
+        m.kv_blocks.labels("used").set(engine_load.kv_blocks_used)
+        m.kv_blocks.labels("free").set(engine_load.kv_blocks_total - engine_load.kv_blocks_used)
+        m.kv_cache_usage.set(engine_load.kv_blocks_used / max(1, engine_load.kv_blocks_total))
+        m.preemptions.set(engine_load.preemptions)
+
+
+async def serve(settings: WorkerSettings) -> None:
+    metrics = WorkerMetrics(CollectorRegistry())
+    if settings.worker_metrics_port:
+        start_http_server(settings.worker_metrics_port, addr=settings.worker_metrics_host, registry=metrics.registry)
+    service = WorkerService(settings, metrics)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, service.drain)
+    await service.run()
+
+
+def main() -> None:
+    """`headrace worker`: settings from the environment; exit 2 for a wrong setting, 1 for a broken engine."""
+    try:
+        settings = load(WorkerSettings)
+        configure_logging("worker", f"{socket.gethostname()}-{os.getpid()}", settings.log_level)
+        uvloop.run(serve(settings))
+    except ConfigurationError as error:
+        sys.exit(f"headrace worker: {error.message}")
+    except HeadraceError:
+        log.exception("worker_failed")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
