@@ -21,16 +21,6 @@ _WORDS = {
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionOptions:
-    """How a request wants to wait. Milliseconds from now; 0 is no deadline."""
-
-    start_deadline_ms: int = 0
-    deadline_ms: int = 0
-    detached: bool = False
-    traceparent: str = ""
-
-
 @dataclass(slots=True)
 class DrainRate:
     """Requests ended a second, smoothed; fed with a counter that only grows."""

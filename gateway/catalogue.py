@@ -36,11 +36,10 @@ class _Known:
 class Catalogue:
     """start, then read; stop."""
 
-    def __init__(self, settings: GatewaySettings, scripts: Scripts, gateway: str, metrics: GatewayMetrics) -> None:
+    def __init__(self, settings: GatewaySettings, scripts: Scripts, metrics: GatewayMetrics) -> None:
         self._settings = settings
         self._scripts = scripts
         self._registry = Registry(scripts)
-        self._gateway = gateway
         self._metrics = metrics
         self._known: dict[str, _Known] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
@@ -53,10 +52,6 @@ class Catalogue:
     async def stop(self) -> None:
         self._poller.cancel()
         await asyncio.gather(self._poller, return_exceptions=True)
-        try:
-            await self._registry.forget_gateways([self._gateway])
-        except (RedisError, OSError) as error:
-            log.warning("leave_failed", extra={"error": str(error)})
 
     def cards(self) -> list[ModelCard]:
         """One card a name."""
@@ -121,8 +116,6 @@ class Catalogue:
             log.warning("catalogue_refresh_failed", extra={"error": str(error)})
 
     async def _refresh(self) -> None:
-        s = self._settings
-        await self._registry.beat_gateway(self._gateway, s.lease_ms, s.orphan_grace_ms)
         cards = await self._registry.models()
         for gone in self._known.keys() - {card.revision for card in cards}:
             del self._known[gone]

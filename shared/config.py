@@ -57,6 +57,7 @@ class GatewaySettings(RedisSettings):
     stall_timeout_s: float = Field(60.0, gt=0)
     model_poll_s: float = Field(1.0, gt=0)
     text_threads: int = Field(2, ge=1, le=64)
+    drain_timeout_s: float = Field(30.0, ge=0)
 
 
 class WorkerSettings(RedisSettings):

@@ -7,6 +7,7 @@ Idle, it waits at the doorbell on a connection of its own; full, for room. Take 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from worker.holdings import Holdings
 log = logging.getLogger(__name__)
 BELL_S = 1.0
 _RETRY_S = 0.2
-_FULL_WAIT_S = 0.25
+_LATER_S = 0.05
 
 
 class Consumer:
@@ -67,7 +68,7 @@ class Consumer:
         self._room.clear()
         load = self._engine.load()
         if load.free_slots == 0:
-            return 1, 0
+            return 1, 0  # whether somebody waits does not matter now
         async with self.books:
             taken = await self._queue.take(*self._identity, slots=load.free_slots, room=load.free_tokens)
             for delivery in taken.deliveries:
@@ -81,12 +82,10 @@ class Consumer:
         self._on_delivery(delivery, request)
 
     async def _wait(self, num_waiting: int) -> None:
-        """For room when somebody waits and does not fit; for the bell when nobody waits."""
+        """Shortly, or for room, when somebody waits but not for us; for the bell when nobody waits."""
         if num_waiting:
-            try:
-                await asyncio.wait_for(self._room.wait(), _FULL_WAIT_S)
-            except TimeoutError:
-                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._room.wait(), _LATER_S)
         else:
             await self._listen()
 

@@ -1,5 +1,6 @@
 -- take: hands a worker what it has room for, never more: a request is peeked, and read only when it fits.
 -- `retry` first, then the classes in order, in a class the tenant of least virtual time.
+-- Workers share: beyond its part of all work a worker leaves what is younger than YOUNG_MS to the others.
 -- KEYS[1] counts. ARGV: 1 worker, 2 nonce, 3 lease_ms, 4 slots (sequences), 5 room (tokens), 6 patience_ms,
 --   7 retention_s.
 -- Replies {'nolease'} | {'ok', waiting, {id, owner, body, journal, 'gateway gateway ...'}...}.
@@ -9,8 +10,13 @@ local slots, room, patience_ms, retention_s = tonumber(ARGV[4]), tonumber(ARGV[5
 if not holds_lease(worker, nonce) then return {'nolease'} end
 renew(worker, lease_ms)
 local taken = {}
-local is_idle = redis.call('ZCARD', key('own', worker)) == 0
-local is_closed = false -- somebody was passed over for too long: nothing else is taken until it fits
+local YOUNG_MS = 100
+local held = redis.call('ZCARD', key('own', worker))
+local is_idle = held == 0
+local all_work = redis.call('HMGET', KEYS[1], 'waiting', 'running')
+local share = ((tonumber(all_work[1] or '0')) + tonumber(all_work[2] or '0'))
+  / math.max(1, redis.call('ZCOUNT', base .. 'lease', now, '+inf'))
+local is_closed = false -- nothing more is taken: somebody was passed over for too long, or the rest is others'
 local rotated = {}
 
 -- The next undelivered entry of a stream: its entry id and request id, or nil.
@@ -88,6 +94,10 @@ local function try_stream(stream)
     end_request(id, request, 'expired', 'deadline_exceeded', 'the deadline passed while waiting', retention_s)
     return true
   end
+  if held + #taken >= share and now - tonumber(string.match(entry, '^%d+')) < YOUNG_MS then
+    is_closed = true
+    return false
+  end
   if not fits(request) then pass_over(id, request) return false end
   if not may_take_suspect(id, request) then
     if rotated[id] then return false end
@@ -119,5 +129,5 @@ end
 
 while slots > 0 and not is_closed and try_any() do end
 local waiting = tonumber(redis.call('HGET', KEYS[1], 'waiting') or '0')
-if waiting > 0 and #taken > 0 then ring() end
+if waiting > 0 and (#taken > 0 or is_closed) then ring() end
 return {'ok', waiting, unpack(taken)}

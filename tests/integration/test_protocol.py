@@ -311,3 +311,22 @@ async def test_a_stream_without_entries_is_gone(actors: Actors) -> None:
     left = [key async for key in actors.scripts.client.scan_iter(keys.base(MODEL) + "q:*")]
     assert left == []
     assert END.endswith(b"]\n")
+
+
+async def test_two_workers_share_what_waits(actors: Actors) -> None:
+    await actors.register("w1")
+    await actors.register("w2")
+    for i in range(4):
+        await actors.admit(f"r{i}")
+    assert [len(await actors.take(worker)) for worker in ("w1", "w1", "w2")] == [2, 0, 2]
+
+
+async def test_a_worker_takes_more_than_its_share_of_what_nobody_took(actors: Actors) -> None:
+    await actors.register("w1")
+    await actors.register("absent")
+    for i in range(4):
+        await actors.admit(f"r{i}")
+    taken = await actors.take("w1")
+    while len(taken) < 4:
+        taken += await actors.take("w1")
+    assert [d.request_id for d in taken] == [f"r{i}" for i in range(4)]

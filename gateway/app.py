@@ -1,0 +1,98 @@
+"""The gateway process: everything is built and connected here, started in order, stopped in reverse.
+
+`create_app` has no effects but building; connections are made when the server starts it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import sys
+from collections.abc import AsyncGenerator
+from importlib.metadata import version
+
+import uvicorn
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
+from gateway.catalogue import Catalogue
+from gateway.connection import Abortable
+from gateway.dependencies import Services, TextPool
+from gateway.dispatch import Dispatcher
+from gateway.errors import install_error_handlers
+from gateway.fanout import Fanout
+from gateway.middleware import install_middleware
+from gateway.routes import health, openai
+from gateway.upkeep import Upkeep
+from shared.config import GatewaySettings, load
+from shared.errors import ConfigurationError
+from shared.observability import GatewayMetrics, configure_logging
+from shared.redis_client import Scripts, connect
+
+KEEPALIVE_S = 75
+
+
+def create_app(settings: GatewaySettings) -> ASGIApp:
+    """The whole gateway as an ASGI app."""
+    app = FastAPI(title="Headrace", version=version("headrace"), lifespan=_lifespan, redoc_url=None)
+    app.state.settings = settings
+    install_middleware(app, settings.max_body_bytes)
+    install_error_handlers(app)
+    app.include_router(openai.router)
+    app.include_router(health.router)
+    return Abortable(app)
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
+    settings: GatewaySettings = app.state.settings
+    metrics = GatewayMetrics(CollectorRegistry())
+    scripts = Scripts(connect(settings))
+    gateway = f"g-{secrets.token_hex(4)}"
+    catalogue = Catalogue(settings, scripts, metrics)
+    fanout = Fanout(settings, scripts, gateway, metrics)
+    dispatcher = Dispatcher(settings, scripts, gateway, fanout, catalogue, metrics)
+    upkeep = Upkeep(settings, scripts, gateway, metrics)
+    text_pool = TextPool(settings.text_threads)
+    app.state.services = Services(settings, catalogue, dispatcher, catalogue, text_pool, metrics.registry)
+    await upkeep.start()
+    await catalogue.start()
+    fanout.start()
+    try:
+        yield
+    finally:
+        await dispatcher.stop()
+        await fanout.stop()
+        await catalogue.stop()
+        await upkeep.stop()
+        text_pool.close()
+        await scripts.client.aclose()
+
+
+def main() -> None:
+    """`headrace gateway`: settings from the environment; exit 2 for a wrong setting."""
+    try:
+        settings = load(GatewaySettings)
+    except ConfigurationError as error:
+        print(f"headrace gateway: {error.message}", file=sys.stderr)
+        sys.exit(2)
+    configure_logging("gateway", f"{socket.gethostname()}-{os.getpid()}", settings.log_level)
+    uvicorn.run(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http="httptools",
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=KEEPALIVE_S,
+        timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
+        server_header=False,
+    )
+
+
+if __name__ == "__main__":
+    main()
