@@ -31,13 +31,14 @@ class Abortable:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         transport = getattr(getattr(send, "__self__", None), "transport", None)
-        if scope["type"] == "http" and hasattr(transport, "abort"):
-            scope.setdefault("extensions", {})[_ABORT] = transport.abort
+        abort = getattr(transport, "abort", None)
+        if scope["type"] == "http" and abort is not None:
+            scope.setdefault("extensions", {})[_ABORT] = abort
         await self.app(scope, receive, send)
 
 
 async def try_abort(scope: Scope) -> bool:
-    """Reset the connection, dropping what is not sent yet. False where the server gives no means to."""
+    """Close the connection now, dropping what is not sent yet. False where the server gives no means to."""
     abort: Callable[[], None] | None = scope.get("extensions", {}).get(_ABORT)
     if abort is None:
         return False

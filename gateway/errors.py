@@ -7,7 +7,6 @@ sent for an error: not for unknown paths, wrong methods, broken JSON, or our own
 from __future__ import annotations
 
 import math
-import random
 from typing import cast
 
 import orjson
@@ -101,8 +100,7 @@ async def _on_validation_error(_: Request, error: Exception) -> Response:
 def _headers(error: HeadraceError) -> dict[str, str]:
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded | Unavailable):
-        wait_s = min(max(error.retry_after_s, MIN_RETRY_S), MAX_RETRY_S / 1.2)
-        wait_s *= random.uniform(1.0, 1.2)  # so that clients refused together do not return together
+        wait_s = min(max(error.retry_after_s, MIN_RETRY_S), MAX_RETRY_S)
         headers["retry-after"] = str(math.ceil(wait_s))
         headers["retry-after-ms"] = str(round(wait_s * 1000))
     if isinstance(error, FINAL) and not isinstance(error, NOT_FINAL):

@@ -20,7 +20,7 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 @dataclass(frozen=True, slots=True)
 class AdmissionOptions:
-    """Deadlines are relative to now. `start_deadline_ms` is for the first token, `deadline_ms` for the end (0: none)."""
+    """Relative to now: `start_deadline_ms` is for the first token, `deadline_ms` for the end, 0 meaning none."""
 
     start_deadline_ms: int
     deadline_ms: int = 0

@@ -84,8 +84,9 @@ class EventStream(Response):
                 await self._keep_alive(writer)
 
     def _until_due(self, writer: _Writer) -> float:
+        """At most a stall's length, so that a write that begins meanwhile is looked at in time."""
         limit = self._stall_timeout_s if writer.is_writing else self._keepalive_s
-        return max(limit - writer.age_s(), 0.001)
+        return min(max(limit - writer.age_s(), 0.001), self._stall_timeout_s)
 
     async def _keep_alive(self, writer: _Writer) -> None:
         try:

@@ -28,7 +28,7 @@ class Actors:
     queue: RequestQueue
     stream: TokenStream
     scripts: Scripts
-    tail: dict[str, int] = field(default_factory=dict)
+    tail: dict[tuple[str, str], int] = field(default_factory=dict)
 
     async def admit(self, request_id: str, *, gateway: str = "g1", bounds: Bounds = NO_BOUNDS, **ticket: object) -> Admitted:
         values = {"service_class": "default", "tenant": "t", "prompt_tokens": 4, "max_tokens": 8, "n": 1} | ticket
@@ -39,7 +39,7 @@ class Actors:
 
     async def take(self, worker: str, *, slots: int = 8, room: int = 1000) -> list[Delivery]:
         deliveries = (await self.queue.take(worker, "nonce", slots=slots, room=room)).deliveries
-        self.tail |= {d.owner: len(d.journal) for d in deliveries}
+        self.tail |= {(d.request_id, d.owner): len(d.journal) for d in deliveries}
         return deliveries
 
     async def take_one(self, worker: str) -> Delivery:
@@ -47,10 +47,10 @@ class Actors:
         return delivery
 
     async def emit(self, worker: str, d: Delivery, frames: bytes, *, final: str = "", num_tokens: int = 1) -> Emitted:
-        emission = Emission(d.request_id, d.owner, self.tail[d.owner], frames, num_tokens, d.gateways, final, b"{}")
+        emission = Emission(d.request_id, d.owner, self.tail[d.request_id, d.owner], frames, num_tokens, d.gateways, final, b"{}")
         emitted = await self.stream.emit(worker, "nonce", [emission])
         if emitted.is_published:
-            self.tail[d.owner] += len(frames)
+            self.tail[d.request_id, d.owner] += len(frames)
         return emitted
 
     async def finish(self, worker: str, d: Delivery) -> Emitted:

@@ -79,11 +79,11 @@ async def test_a_repeated_emit_appends_once(actors: Actors) -> None:
     await actors.admit("r1")
     await actors.register("w1")
     delivery = await actors.take_one("w1")
-    start = actors.tail[delivery.owner]
+    start = actors.tail[delivery.request_id, delivery.owner]
     await actors.emit("w1", delivery, tokens(7))
-    actors.tail[delivery.owner] = start
+    actors.tail[delivery.request_id, delivery.owner] = start
     assert (await actors.emit("w1", delivery, tokens(7))).is_published
-    actors.tail[delivery.owner] = start
+    actors.tail[delivery.request_id, delivery.owner] = start
     assert (await actors.emit("w1", delivery, tokens(7) + tokens(8))).is_published
     assert await actors.ids("r1") == [7, 8]
 
@@ -92,9 +92,9 @@ async def test_a_repeated_final_emit_is_fine(actors: Actors) -> None:
     await actors.admit("r1")
     await actors.register("w1")
     delivery = await actors.take_one("w1")
-    start = actors.tail[delivery.owner]
+    start = actors.tail[delivery.request_id, delivery.owner]
     for _ in range(2):
-        actors.tail[delivery.owner] = start
+        actors.tail[delivery.request_id, delivery.owner] = start
         assert (await actors.finish("w1", delivery)).is_published
     assert sum(isinstance(frame, EndFrame) for frame in await actors.frames("r1")) == 1
 
@@ -103,9 +103,9 @@ async def test_other_bytes_at_the_same_offset_are_fenced(actors: Actors) -> None
     await actors.admit("r1")
     await actors.register("w1")
     delivery = await actors.take_one("w1")
-    start = actors.tail[delivery.owner]
+    start = actors.tail[delivery.request_id, delivery.owner]
     await actors.emit("w1", delivery, tokens(7))
-    actors.tail[delivery.owner] = start
+    actors.tail[delivery.request_id, delivery.owner] = start
     assert (await actors.emit("w1", delivery, tokens(9))).fenced == ["r1"]
     assert await actors.ids("r1") == [7]
 
@@ -145,7 +145,7 @@ async def test_an_old_owner_is_fenced_also_where_its_worker_lives(actors: Actors
     old = await actors.take_one("w1")
     await actors.queue.release("r1", old.owner)
     new = await actors.take_one("w1")
-    actors.tail[old.owner] = actors.tail[new.owner]
+    actors.tail[old.request_id, old.owner] = actors.tail[new.request_id, new.owner]
     assert (await actors.emit("w1", old, tokens(9))).fenced == ["r1"]
     assert (await actors.emit("w1", new, tokens(7))).is_published
 
@@ -168,7 +168,7 @@ async def test_one_bad_request_holds_back_the_message_and_not_the_others(actors:
 def actors_emission(actors: Actors, delivery, frames: bytes):
     from shared.token_stream import Emission
 
-    return Emission(delivery.request_id, delivery.owner, actors.tail[delivery.owner], frames, 1, delivery.gateways)
+    return Emission(delivery.request_id, delivery.owner, actors.tail[delivery.request_id, delivery.owner], frames, 1, delivery.gateways)
 
 
 async def test_a_lost_tail_is_asked_for_again(actors: Actors) -> None:

@@ -16,7 +16,7 @@ class StepOutput:
     """
 
     request_id: str
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list[Frame])
     num_tokens: int = 0
     outcome: Outcome | None = None
 

@@ -1,0 +1,177 @@
+"""The engine: requests in, journal frames out, one step at a time. Every backend that schedules for itself is
+this class with its own executor.
+
+Synchronous, owned by one thread. Knows no model code, no Redis, no asyncio: the executor, the text decoder and
+the clock are given to it. Invariants (worker/backends/interface.py): a request not aborted ends with exactly one
+output that has an outcome; its tokens depend on its prompt, parameters and seed only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceOf
+
+from shared.errors import HeadraceError
+from shared.schemas import (
+    ChoiceEndFrame,
+    EndFrame,
+    ErrorInfo,
+    EventFrame,
+    ModelCard,
+    Outcome,
+    Prefix,
+    Request,
+    TokenizerBlob,
+    TokensFrame,
+)
+from worker.engine.detokenizer import Decoder
+from worker.engine.executor import Executor, Schedule
+from worker.engine.outputs import EngineLoad, StepOutput
+from worker.engine.request import LiveRequest, Sequence, check_servable, open_request
+from worker.engine.scheduler import Scheduler
+
+
+def unix_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class EngineCore:
+    """`_outputs` is what the next step returns: filled by the step, and by `add` for what ends at the door."""
+
+    resume_exact = True
+
+    def __init__(
+        self,
+        card: ModelCard,
+        tokenizer_blob: TokenizerBlob,
+        *,
+        scheduler: Scheduler,
+        executor: Executor,
+        new_decoder: Callable[[], Decoder],
+        now_ms: Callable[[], int] = unix_ms,
+    ) -> None:
+        self.card = card
+        self.tokenizer_blob = tokenizer_blob
+        self._scheduler = scheduler
+        self._executor = executor
+        self._new_decoder = new_decoder
+        self._now_ms = now_ms
+        self._max_tokens = min(card.max_request_tokens, scheduler.kv.capacity_tokens)
+        self._live: dict[str, LiveRequest] = {}
+        self._outputs: dict[str, StepOutput] = {}
+        self._num_added = 0
+        self._num_steps = 0
+
+    def add(self, request: Request, prefixes: SequenceOf[Prefix]) -> None:
+        """See the Engine contract. An id added again replaces the earlier one: a worker that lost a lease may
+        be given the same request before it learned of the loss."""
+        self.abort([request.request_id])
+        self._num_added += 1
+        try:
+            live = self._open(request, prefixes)
+        except HeadraceError as error:
+            self._refuse(request.request_id, error)
+            return
+        self._live[request.request_id] = live
+        for sequence, prefix in zip(live.sequences, prefixes, strict=True):
+            if sequence.finish_reason is None:
+                self._scheduler.add(sequence)
+            elif prefix.finish_reason is None:
+                self._end_resumed(sequence)
+        self._settle_if_ended(live)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        for request_id in request_ids:
+            self._outputs.pop(request_id, None)
+            live = self._live.pop(request_id, None)
+            if live is not None:
+                for sequence in live.sequences:
+                    self._scheduler.drop(sequence)
+
+    def step(self) -> list[StepOutput]:
+        schedule = self._scheduler.schedule()
+        token_ids = self._executor.execute(schedule) if schedule.chunks else []
+        texts = self._scheduler.update(schedule, token_ids)
+        self._num_steps += 1
+        return self._collect(schedule, token_ids, texts)
+
+    def has_work(self) -> bool:
+        return bool(self._live or self._outputs)
+
+    def load(self) -> EngineLoad:
+        scheduler = self._scheduler
+        return EngineLoad(
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            free_slots=scheduler.free_slots(),
+            free_tokens=scheduler.free_tokens(),
+            kv_blocks_total=scheduler.kv.pool.total,
+            kv_blocks_used=scheduler.kv.num_used,
+            preemptions=scheduler.num_preemptions,
+            steps=self._num_steps,
+        )
+
+    def close(self) -> None:
+        self._executor.close()
+
+    def _open(self, request: Request, prefixes: SequenceOf[Prefix]) -> LiveRequest:
+        check_servable(request, prefixes, max_tokens=self._max_tokens, vocab_size=self.card.vocab_size)
+        return open_request(
+            request,
+            prefixes,
+            arrival=self._num_added,
+            eos_ids=self.card.stop_token_ids,
+            new_decoder=self._new_decoder,
+        )
+
+    def _refuse(self, request_id: str, error: HeadraceError) -> None:
+        output = self._output_of(request_id)
+        output.frames.append(EndFrame(Outcome.FAILED, None, ErrorInfo(error.code, error.message)))
+        output.outcome = Outcome.FAILED
+
+    def _end_resumed(self, sequence: Sequence) -> None:
+        """The journaled tokens ended the choice, but the journal was cut before it said so."""
+        frames = self._output_of(sequence.request_id).frames
+        text = sequence.detokenizer.take_owed()
+        if text:
+            frames.append(TokensFrame(sequence.choice, [], text))
+        frames.append(ChoiceEndFrame(sequence.choice, str(sequence.finish_reason)))
+
+    def _collect(self, schedule: Schedule, token_ids: list[int], texts: list[str]) -> list[StepOutput]:
+        for sequence in schedule.preempted:
+            event = EventFrame("preempted", {"choice": sequence.choice, "at": self._now_ms()})
+            self._output_of(sequence.request_id).frames.append(event)
+        for sequence, token_id, text in zip(schedule.sampled, token_ids, texts, strict=True):
+            self._take_token(sequence, token_id, text)
+        for sequence in schedule.sampled:
+            if sequence.finish_reason is not None and sequence.request_id in self._live:
+                self._settle_if_ended(self._live[sequence.request_id])
+        outputs, self._outputs = self._outputs, {}
+        return list(outputs.values())
+
+    def _take_token(self, sequence: Sequence, token_id: int, text: str) -> None:
+        live = self._live[sequence.request_id]
+        output = self._output_of(sequence.request_id)
+        if not live.has_first_token:
+            live.has_first_token = True
+            output.frames.append(EventFrame("first_token", {"at": self._now_ms()}))
+        output.frames.append(TokensFrame(sequence.choice, [token_id], text))
+        output.num_tokens += 1
+        if sequence.finish_reason is not None:
+            output.frames.append(ChoiceEndFrame(sequence.choice, sequence.finish_reason))
+
+    def _settle_if_ended(self, live: LiveRequest) -> None:
+        if not live.is_ended:
+            return
+        request_id = live.request.request_id
+        output = self._output_of(request_id)
+        output.frames.append(EndFrame(Outcome.FINISHED, live.usage()))
+        output.outcome = Outcome.FINISHED
+        del self._live[request_id]
+
+    def _output_of(self, request_id: str) -> StepOutput:
+        output = self._outputs.get(request_id)
+        if output is None:
+            output = self._outputs[request_id] = StepOutput(request_id)
+        return output

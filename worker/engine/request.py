@@ -1,0 +1,147 @@
+"""What the engine keeps of a request: one request has n choices, each choice is one sequence.
+
+    token_ids   p p p p p p p p g g g g            p: prompt, g: generated (journaled ones first)
+                └─ num_computed ─┘  ▲
+                   their KV exists  └─ the rest is to be computed; computing the last one gives the next token
+
+The one idea: `num_computed_tokens` catches up with `len(token_ids)`. Prefill, chunk, decode, recompute after a
+preemption and resume from a journal are all this. Knows no batch, no blocks beyond its own table, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+
+from shared.errors import ContextLengthExceeded, InvalidRequest, StreamContradiction
+from shared.schemas import Prefix, Request, SamplingParams, Usage
+from worker.engine.detokenizer import Decoder, Detokenizer
+
+WAITING_ROW = -1
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Sequence:
+    """One choice. `row` is its place in the batch while it runs, WAITING_ROW otherwise.
+
+    The scheduler owns `num_computed_tokens`, `row` and `num_preemptions`; the KV cache manager `block_table`.
+    """
+
+    request_id: str
+    choice: int
+    arrival: int
+    params: SamplingParams
+    stop_ids: frozenset[int]
+    detokenizer: Detokenizer
+    token_ids: list[int]
+    num_prompt_tokens: int
+    num_computed_tokens: int = 0
+    block_table: list[int] = field(default_factory=list[int])
+    row: int = WAITING_ROW
+    num_preemptions: int = 0
+    finish_reason: str | None = None
+
+    @property
+    def num_generated_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_tokens_to_compute(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    def append(self, token_id: int) -> str:
+        """Take the next token; returns the text it releases. Sets `finish_reason` when it ends the choice."""
+        self.token_ids.append(token_id)
+        if token_id in self.stop_ids:
+            self.finish_reason = "stop"
+            return self.detokenizer.flush()
+        text = self.detokenizer.push(token_id)
+        if self.detokenizer.is_stopped:
+            self.finish_reason = "stop"
+        elif self.num_generated_tokens >= self.params.max_tokens:
+            text += self.detokenizer.flush()
+            self.finish_reason = "stop" if self.detokenizer.is_stopped else "length"
+        return text
+
+    def resume(self, prefix: Prefix) -> None:
+        """Go on after what the journal holds: its ids go through the code that new ones go through.
+
+        They may end the choice, where the journal was cut before it said so. Raises StreamContradiction.
+        """
+        if prefix.finish_reason is not None:
+            self.token_ids.extend(prefix.token_ids)
+            self.finish_reason = prefix.finish_reason
+            return
+        replayed: list[str] = []
+        for token_id in prefix.token_ids:
+            if self.finish_reason is not None:
+                raise StreamContradiction("the journal goes on after the end of a choice")
+            replayed.append(self.append(token_id))
+        self.detokenizer.resume("".join(replayed), prefix.text)
+
+
+@dataclass(slots=True, eq=False)
+class LiveRequest:
+    """A request the engine works on. `sequences` has all choices, also those that ended before a resume."""
+
+    request: Request
+    sequences: list[Sequence]
+    has_first_token: bool
+
+    @property
+    def is_ended(self) -> bool:
+        return all(sequence.finish_reason is not None for sequence in self.sequences)
+
+    def usage(self) -> Usage:
+        """`completion_tokens` counts every token made: journaled ones and stop tokens too."""
+        made = sum(sequence.num_generated_tokens for sequence in self.sequences)
+        return Usage(prompt_tokens=len(self.request.prompt_ids), completion_tokens=made)
+
+
+def open_request(
+    request: Request,
+    prefixes: SequenceOf[Prefix],
+    *,
+    arrival: int,
+    eos_ids: SequenceOf[int],
+    new_decoder: Callable[[], Decoder],
+) -> LiveRequest:
+    """The request with its sequences, each resumed from its prefix. Raises StreamContradiction."""
+    params = request.params
+    stop_ids = frozenset((*params.stop_token_ids, *(() if params.ignore_eos else eos_ids)))
+    sequences: list[Sequence] = []
+    for choice, prefix in enumerate(prefixes):
+        sequence = Sequence(
+            request_id=request.request_id,
+            choice=choice,
+            arrival=arrival,
+            params=params,
+            stop_ids=stop_ids,
+            detokenizer=Detokenizer(new_decoder(), params.stop),
+            token_ids=list(request.prompt_ids),
+            num_prompt_tokens=len(request.prompt_ids),
+        )
+        sequence.resume(prefix)
+        sequences.append(sequence)
+    return LiveRequest(request, sequences, has_first_token=any(prefix.token_ids for prefix in prefixes))
+
+
+def check_servable(request: Request, prefixes: SequenceOf[Prefix], *, max_tokens: int, vocab_size: int) -> None:
+    """Raises InvalidRequest when no schedule could ever serve the request. `max_tokens` is what one choice may
+    have, prompt included: a choice that alone outgrows the KV cache would make preemption loop."""
+    params = request.params
+    if not request.prompt_ids:
+        raise InvalidRequest("the prompt has no tokens", param="prompt")
+    if params.max_tokens < 1 or params.n < 1:
+        raise InvalidRequest("max_tokens and n must be at least 1", param="max_tokens")
+    if len(prefixes) != params.n:
+        raise InvalidRequest(f"{len(prefixes)} prefixes for {params.n} choices", param="n")
+    wanted = len(request.prompt_ids) + params.max_tokens
+    if wanted > max_tokens:
+        raise ContextLengthExceeded(
+            f"prompt and max_tokens are {wanted} tokens; this worker holds {max_tokens}", param="max_tokens"
+        )
+    for ids in (request.prompt_ids, *(prefix.token_ids for prefix in prefixes)):
+        if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+            raise InvalidRequest("a token id is outside the vocabulary", param="prompt")
