@@ -37,7 +37,13 @@ KEEPALIVE_S = 75
 
 def create_app(settings: GatewaySettings) -> ASGIApp:
     """The whole gateway as an ASGI app."""
-    app = FastAPI(title="Headrace", version=version("headrace"), lifespan=_lifespan, redoc_url=None)
+    app = FastAPI(
+        title="Headrace",
+        version=version("headrace"),
+        lifespan=_lifespan,
+        redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+    )
     app.state.settings = settings
     install_middleware(app, settings.max_body_bytes)
     install_error_handlers(app)

@@ -17,7 +17,7 @@ from gateway.admission import DrainRate
 from shared.config import GatewaySettings
 from shared.errors import ModelNotFound, Unavailable
 from shared.observability import GatewayMetrics
-from shared.redis_client import Scripts
+from shared.redis_client import Scripts, end_tasks
 from shared.registry import Registry
 from shared.request_queue import RequestQueue
 from shared.schemas import ModelCard
@@ -50,8 +50,7 @@ class Catalogue:
         self._poller = asyncio.create_task(self._poll())
 
     async def stop(self) -> None:
-        self._poller.cancel()
-        await asyncio.gather(self._poller, return_exceptions=True)
+        await end_tasks(self._poller)
 
     def cards(self) -> list[ModelCard]:
         """One card a name."""
@@ -68,8 +67,12 @@ class Catalogue:
         names = ", ".join(card.name for card in self.cards()) or "none yet"
         raise ModelNotFound(f"The model '{name[:200]}' does not exist. Available models: {names}", param="model")
 
-    def num_workers(self) -> int:
-        return sum(known.num_workers for known in self._known.values())
+    def workers(self) -> dict[str, int]:
+        """Live workers by model name."""
+        numbers: dict[str, int] = {}
+        for known in self._known.values():
+            numbers[known.card.name] = numbers.get(known.card.name, 0) + known.num_workers
+        return numbers
 
     def drain_per_s(self, model: str) -> float:
         """Requests of a model ended a second, lately."""
@@ -87,15 +90,18 @@ class Catalogue:
             self._tokenizers[card.tokenizer_digest] = tokenizer
         return tokenizer
 
-    async def is_ready(self) -> tuple[bool, str]:
-        """Whether requests can be accepted now, and why not."""
+    async def is_ready(self, min_workers: int) -> tuple[bool, str]:
+        """Whether requests can be accepted now and at least `min_workers` live, and why not."""
         try:
             await self._scripts.client.ping()
         except (RedisError, OSError) as error:
             return False, f"Redis is away: {error}"
         if not self._known:
             return False, "no model is registered yet"
-        return True, f"{self.num_workers()} workers"
+        num_workers = sum(self.workers().values())
+        if num_workers < min_workers:
+            return False, f"{num_workers} of {min_workers} workers are up"
+        return True, ""
 
     def _best(self, name: str) -> _Known:
         same = [known for known in self._known.values() if known.card.name == name]

@@ -32,6 +32,10 @@ class Catalogue(Protocol):
 
     def cards(self) -> list[ModelCard]: ...
 
+    def workers(self) -> dict[str, int]:
+        """Live workers by model name."""
+        ...
+
     def find(self, name: str) -> ModelCard:
         """Raises ModelNotFound, or Unavailable when no model is known at all."""
         ...
@@ -52,8 +56,8 @@ class Dispatcher(Protocol):
 
 
 class Readiness(Protocol):
-    async def is_ready(self) -> tuple[bool, str]:
-        """Whether requests can be accepted, and in words why not."""
+    async def is_ready(self, min_workers: int) -> tuple[bool, str]:
+        """Whether requests can be accepted and so many workers live; in words why not."""
         ...
 
 

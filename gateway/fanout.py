@@ -18,7 +18,7 @@ from shared import keys
 from shared.config import GatewaySettings
 from shared.errors import StreamContradiction
 from shared.observability import GatewayMetrics
-from shared.redis_client import Client, Scripts, connect
+from shared.redis_client import Client, Scripts, connect, end_tasks
 from shared.request_queue import Bounds, RequestQueue
 from shared.token_stream import Standing, TokenStream, decode_messages
 
@@ -54,9 +54,7 @@ class Fanout:
         self._watchdog = asyncio.create_task(self._check_forever())
 
     async def stop(self) -> None:
-        for task in (self._listener, self._watchdog, *self._tasks):
-            task.cancel()
-        await asyncio.gather(self._listener, self._watchdog, *self._tasks, return_exceptions=True)
+        await end_tasks(self._listener, self._watchdog, *self._tasks)
         await self._pubsub.aclose()
         await self._client.aclose()
 

@@ -32,9 +32,9 @@ def install_middleware(app: FastAPI, max_body_bytes: int) -> None:
 
 
 class RequestContext:
-    """`request.state.request_id` is ours, unique, and names the request everywhere inside.
+    """`request.state.request_id` is ours and unique: header, queue, log and journal name a request by it.
 
-    The header echoes the client's own id where it sent a proper one: two attempts may share it.
+    A client's own id (two attempts may share one) comes back as `x-client-request-id`, and is logged beside ours.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -44,7 +44,9 @@ class RequestContext:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         request_id = new_request_id()
-        shown_id = _client_id(Headers(scope=scope)) or request_id
+        client_id = _client_id(Headers(scope=scope))
+        if client_id is not None:
+            logger.info("client_request_id", extra={"request_id": request_id, "client_request_id": client_id})
         scope.setdefault("state", {})["request_id"] = request_id
         started = False
 
@@ -52,18 +54,21 @@ class RequestContext:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                MutableHeaders(scope=message)["x-request-id"] = shown_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                if client_id is not None:
+                    headers["x-client-request-id"] = client_id
             await send(message)
 
         try:
             await self.app(scope, receive, send_with_id)
         except (ClientLeft, ClientDisconnect):
-            logger.info("client left before its answer", extra={"request_id": request_id})
+            logger.info("client_left", extra={"request_id": request_id})
         except Exception:
-            logger.exception("request failed", extra={"request_id": request_id, "path": scope["path"]})
+            logger.exception("request_crashed", extra={"request_id": request_id, "path": scope["path"]})
             if started:
                 raise  # the server drops the connection: a clean end would read as success
-            await internal_error(shown_id)(scope, receive, send_with_id)
+            await internal_error(request_id)(scope, receive, send_with_id)
 
 
 def _client_id(headers: Headers) -> str | None:

@@ -10,10 +10,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, UnsupportedParameter
 
 DEADLINE_HEADER = "x-headrace-deadline-ms"
 READ_TIMEOUT_HEADER = "x-stainless-read-timeout"
+# Promises that are not kept yet are refused, not ignored.
+_NOT_YET = ("idempotency-key", "x-headrace-detach")
 MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -30,6 +32,11 @@ class AdmissionOptions:
 
 def admission_options(headers: Mapping[str, str], start_deadline_s: float) -> AdmissionOptions:
     """`headers` with lower-case names. Raises InvalidRequest for a deadline that is no positive integer."""
+    for name in _NOT_YET:
+        if name in headers:
+            raise UnsupportedParameter(
+                f"the header {name} is not supported yet: send the request without it", param=name
+            )
     traceparent = headers.get("traceparent", "")
     return AdmissionOptions(
         start_deadline_ms=_start_deadline_ms(headers.get(READ_TIMEOUT_HEADER, ""), start_deadline_s),

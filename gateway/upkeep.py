@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from shared.config import GatewaySettings
 from shared.observability import GatewayMetrics
 from shared.reaper import Reaper
-from shared.redis_client import Scripts, inspect_server
+from shared.redis_client import Scripts, end_tasks, inspect_server
 from shared.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -38,9 +38,7 @@ class Upkeep:
         ]
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         try:
             await self._registry.forget_gateways([self._gateway])
         except (RedisError, OSError) as error:

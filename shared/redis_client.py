@@ -7,6 +7,7 @@ process starts.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import re
 from collections.abc import AsyncIterator
@@ -28,6 +29,8 @@ AWAY = (RedisConnectionError, RedisTimeoutError, OSError, ClusterDownError, Read
 _REFUSES_WHEN_FULL = frozenset({"admit"})
 _INCLUDE = re.compile(r"^-- include: (.+)$", re.MULTILINE)
 _BLOCKING_MARGIN_S = 2.0
+_CANCEL_AGAIN_S = 0.2
+
 
 class Client(Protocol):
     """What we use of redis-py's asyncio client (its own types leave most of it unknown). Replies are bytes."""
@@ -145,3 +148,16 @@ async def inspect_server(client: Client) -> list[Finding]:
         if actual is not None and actual != value and not (name == "appendfsync" and actual == "always"):
             found.append(Finding(f"{name} is {actual}, wanted {value}: {why}", is_fatal=is_fatal))
     return found
+
+
+async def end_tasks(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks and wait until they have ended, whatever with.
+
+    A task inside the client may lose a cancellation (one that meets a read's time-out is swallowed), so it is
+    repeated until it is obeyed.
+    """
+    while running := [task for task in tasks if not task.done()]:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running, timeout=_CANCEL_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -27,7 +27,7 @@ from shared.config import WorkerSettings, load
 from shared.errors import ConfigurationError, HeadraceError
 from shared.observability import WorkerMetrics, configure_logging
 from shared.reaper import Reaper
-from shared.redis_client import AWAY, Scripts, connect, inspect_server
+from shared.redis_client import AWAY, Scripts, connect, end_tasks, inspect_server
 from shared.registry import Registry
 from shared.request_queue import Delivery, LeaseLost, RequestQueue
 from shared.schemas import ModelCard, Request, WorkerInfo
@@ -142,9 +142,7 @@ class WorkerService:
             log.warning("lease_lost", extra={"worker": identity[0], "num_held": len(holdings)})
             raise
         finally:
-            for task in (draining, *tasks):
-                task.cancel()
-            await asyncio.gather(draining, *tasks, return_exceptions=True)
+            await end_tasks(draining, *tasks)
             holdings.drop_all()
 
     async def _finish_or_give_back(

@@ -13,7 +13,7 @@ from shared.redis_client import Scripts, connect
 from shared.request_queue import Bounds, RequestQueue, Ticket
 from shared.token_stream import TokenStream
 from tests.integration.queue_actors import MODEL, Actors
-from tests.integration.valkey import Valkey
+from loadtest.valkey import Valkey
 
 
 @pytest.fixture(scope="session")

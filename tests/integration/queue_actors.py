@@ -30,7 +30,9 @@ class Actors:
     scripts: Scripts
     tail: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    async def admit(self, request_id: str, *, gateway: str = "g1", bounds: Bounds = NO_BOUNDS, **ticket: object) -> Admitted:
+    async def admit(
+        self, request_id: str, *, gateway: str = "g1", bounds: Bounds = NO_BOUNDS, **ticket: object
+    ) -> Admitted:
         values = {"service_class": "default", "tenant": "t", "prompt_tokens": 4, "max_tokens": 8, "n": 1} | ticket
         return await self.queue.admit(Ticket(request_id, **values), b"body", bounds, gateway=gateway)  # type: ignore[arg-type]
 
@@ -47,7 +49,9 @@ class Actors:
         return delivery
 
     async def emit(self, worker: str, d: Delivery, frames: bytes, *, final: str = "", num_tokens: int = 1) -> Emitted:
-        emission = Emission(d.request_id, d.owner, self.tail[d.request_id, d.owner], frames, num_tokens, d.gateways, final, b"{}")
+        emission = Emission(
+            d.request_id, d.owner, self.tail[d.request_id, d.owner], frames, num_tokens, d.gateways, final, b"{}"
+        )
         emitted = await self.stream.emit(worker, "nonce", [emission])
         if emitted.is_published:
             self.tail[d.request_id, d.owner] += len(frames)

@@ -21,7 +21,7 @@ from shared.observability import GatewayMetrics
 from shared.redis_client import Scripts, connect
 from shared.schemas import EndFrame, Frame, Request, SamplingParams, TokensFrame
 from tests.integration.queue_actors import MODEL, Actors, tokens
-from tests.integration.valkey import Valkey
+from loadtest.valkey import Valkey
 
 
 @dataclass

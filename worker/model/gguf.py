@@ -8,7 +8,7 @@ Sources: the GGUF specification (ggml/docs/gguf.md); llama.cpp's pre-tokenizer n
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class GGUFCheckpoint:
         self.name = path.stem.lower()
         self.digest = digest_files([path])
         self._tensors: dict[str, ReaderTensor] = {tensor.name: tensor for tensor in reader.tensors}
-        metadata = _Metadata({key: field for key, field in reader.fields.items()}, path)
+        metadata = _Metadata(reader.fields, path)
         self.config = self._read_config(metadata)
         self.tokenizer_blob, self.stop_token_ids = _read_tokenizer(metadata)
 
@@ -109,7 +109,7 @@ class GGUFCheckpoint:
 class _Metadata:
     """The file's key-value pairs, decoded when asked for."""
 
-    def __init__(self, fields: dict[str, Any], path: Path) -> None:
+    def __init__(self, fields: Mapping[str, Any], path: Path) -> None:
         self._fields = fields
         self._path = path
 

@@ -9,8 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
-        body = json.dumps({"data": [{"id": "toy"}]}).encode() if self.path == "/v1/models" else b"{}"
-        self._reply("application/json", body)
+        self._reply("application/json", json.dumps({"workers": {"toy": 1}}).encode())
 
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))

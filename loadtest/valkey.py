@@ -1,4 +1,4 @@
-"""The embedded server as tests use it: started, killed and restarted for real, on a free loopback port."""
+"""The embedded server as tests and load runs use it: a real process on a free loopback port."""
 
 from __future__ import annotations
 

@@ -1,0 +1,40 @@
+"""Bytes of a request body -> a JSON object without nulls, or InvalidRequest.
+
+Strict JSON: UTF-8, no NaN, bounded nesting. `null` means "not given" wherever it is a value of an object, so
+it is dropped here, once, at every depth; inside arrays it stays, and is refused by the models.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import orjson
+
+from shared.errors import InvalidRequest
+
+MAX_NESTING = 64
+
+
+def json_object(raw: bytes) -> dict[str, Any]:
+    """Raises InvalidRequest for anything but one JSON object nested at most MAX_NESTING deep."""
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not valid JSON: {str(error)[:200]}") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest("the body must be a JSON object")
+    return cast("dict[str, Any]", _given(value, 1))
+
+
+def _given(value: Any, depth: int) -> Any:
+    if not isinstance(value, dict | list):
+        return value
+    if depth > MAX_NESTING:
+        raise InvalidRequest(f"the body is nested more than {MAX_NESTING} levels deep")
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return {name: _given(item, depth + 1) for name, item in items if item is not None}
+    elements = cast("list[Any]", value)
+    if all(type(element) is int for element in elements):  # a long list of token ids is passed as it is
+        return elements
+    return [_given(element, depth + 1) for element in elements]

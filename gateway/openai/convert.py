@@ -1,0 +1,105 @@
+"""A validated body -> the Request that goes to the queue: template rendered, prompt tokenized, limits checked.
+
+Pure, and CPU-bound for long prompts: the caller decides on which thread. Every limit that depends on the
+model is checked here, before anything is queued, so an accepted request can run.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.openai.protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from shared.errors import ContextLengthExceeded, InvalidRequest
+from shared.schemas import ModelCard, Request, SamplingParams
+from shared.tokenizer import Tokenizer
+
+DEFAULT_COMPLETION_TOKENS = 16
+# Seeds stay below 2**53 when drawn here, so that every JSON reader shows them exactly.
+DRAWN_SEED_BITS = 53
+SEED_MASK = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """For whom a request is converted: the model, its tokenizer, and what this gateway allows."""
+
+    request_id: str
+    card: ModelCard
+    tokenizer: Tokenizer
+    max_choices: int
+
+    @property
+    def max_total_tokens(self) -> int:
+        """Prompt and answer of one choice: the model's context, or less where the KV pool is smaller."""
+        return min(self.card.context_length, self.card.max_request_tokens)
+
+
+def chat_request(body: ChatCompletionRequest, target: Target) -> Request:
+    """Raises InvalidRequest or ContextLengthExceeded. `max_tokens` defaults to what the context has left."""
+    prompt = target.tokenizer.render_chat([message.for_template() for message in body.messages])
+    prompt_ids = target.tokenizer.encode(prompt)
+    asked = body.max_completion_tokens or body.max_tokens
+    return _request(body, target, prompt_ids, _max_tokens(target, len(prompt_ids), asked, "messages"))
+
+
+def completion_request(body: CompletionRequest, target: Target) -> Request:
+    """As `chat_request`; `max_tokens` defaults to 16, or less where the context ends sooner."""
+    prompt_ids = _prompt_ids(body.prompt, target)
+    room = max(1, target.max_total_tokens - len(prompt_ids))
+    asked = body.max_tokens or min(DEFAULT_COMPLETION_TOKENS, room)
+    return _request(body, target, prompt_ids, _max_tokens(target, len(prompt_ids), asked, "prompt"))
+
+
+def _prompt_ids(prompt: str | list[int], target: Target) -> list[int]:
+    if isinstance(prompt, str):
+        ids = target.tokenizer.encode(prompt, add_special_tokens=True)
+        if not ids:
+            raise InvalidRequest("prompt: has no tokens", param="prompt")
+        return ids
+    _check_ids(prompt, target.card.vocab_size, "prompt")
+    return prompt
+
+
+def _max_tokens(target: Target, num_prompt_tokens: int, asked: int | None, param: str) -> int:
+    limit = target.max_total_tokens
+    answer = 1 if asked is None else asked
+    if num_prompt_tokens + answer > limit:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {limit} tokens. However, you requested "
+            f"{num_prompt_tokens + answer} tokens ({num_prompt_tokens} in the {param}, {answer} in the completion). "
+            "Please reduce the length of the messages or completion. (context_length_exceeded: prompt is too long)",
+            param=param,
+        )
+    return limit - num_prompt_tokens if asked is None else asked
+
+
+def _request(body: GenerationRequest, target: Target, prompt_ids: Sequence[int], max_tokens: int) -> Request:
+    if body.n > target.max_choices:
+        raise InvalidRequest(f"n: must be at most {target.max_choices}", param="n")
+    _check_ids(body.stop_token_ids, target.card.vocab_size, "stop_token_ids")
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        seed=secrets.randbits(DRAWN_SEED_BITS) if body.seed is None else body.seed & SEED_MASK,
+        temperature=body.temperature,
+        top_p=body.top_p or 1.0,
+        top_k=_top_k(body),
+        n=body.n,
+        stop=tuple(body.stop),
+        stop_token_ids=tuple(body.stop_token_ids),
+        ignore_eos=body.ignore_eos,
+    )
+    return Request(
+        request_id=target.request_id, model=target.card.revision, prompt_ids=tuple(prompt_ids), params=params
+    )
+
+
+def _top_k(body: GenerationRequest) -> int:
+    """0 is off, as is -1 in other servers' dialect; `top_p` 0 leaves the most likely token only."""
+    return 1 if body.top_p == 0 else max(body.top_k, 0)
+
+
+def _check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
+    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+        raise InvalidRequest(f"{param}: token ids must be at least 0 and below {vocab_size}", param=param)

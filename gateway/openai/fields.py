@@ -1,0 +1,85 @@
+"""Which fields of a request body are taken, ignored or refused, by name.
+
+A field is one of: honoured (a field of the models in protocol.py), harmless (accepted, has no effect here and
+constrains nothing), or not supported yet (refused, unless its value asks for nothing). Any other name is
+unknown and refused. Ignoring a field that constrains the answer is the worst fault a server can have, so
+nothing is harmless by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shared.errors import UnsupportedParameter
+
+# Neutral values: what a client may send of a refused field, because it asks for nothing.
+NEVER: tuple[Any, ...] = ()
+_COMMON: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "regex": NEVER,
+    "grammar": NEVER,
+    "choice": NEVER,
+    "return_token_ids": (False,),
+    "continuous_usage_stats": (False,),
+    "deadline_ms": NEVER,
+    "echo": (False,),
+    "best_of": (1,),
+}
+
+UNSUPPORTED_IN_CHAT: dict[str, tuple[Any, ...]] = _COMMON | {
+    "tools": NEVER,
+    "tool_choice": ("none",),
+    "functions": NEVER,
+    "function_call": ("none",),
+    "response_format": ({"type": "text"},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "modalities": (["text"],),
+    "audio": NEVER,
+    "web_search_options": NEVER,
+    "chat_template": NEVER,
+    "chat_template_kwargs": ({},),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+}
+
+UNSUPPORTED_IN_COMPLETIONS: dict[str, tuple[Any, ...]] = _COMMON | {"logprobs": NEVER, "suffix": ("",)}
+
+HARMLESS = frozenset(
+    {
+        "metadata",
+        "moderation",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "reasoning_effort",
+        "safety_identifier",
+        "store",
+        "user",
+        "verbosity",
+    }
+)
+
+
+def honoured_fields(body: Mapping[str, Any], unsupported: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """`body` without harmless and neutral fields. Raises UnsupportedParameter for what would have an effect."""
+    kept: dict[str, Any] = {}
+    for name, value in body.items():
+        if name in unsupported:
+            if not any(_is_same(value, neutral) for neutral in unsupported[name]):
+                raise UnsupportedParameter(f"{name}: not supported by this server", param=name)
+        elif name not in HARMLESS:
+            kept[name] = value
+    return kept
+
+
+def _is_same(value: Any, neutral: Any) -> bool:
+    return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)

@@ -1,0 +1,51 @@
+"""Who an answer is: the fields every chunk and every body of one request share.
+
+A request id begins with its time, so `created` follows from it and any gateway that takes a stream over
+derives the same answer from the id and the journal alone.
+
+    019ad5b2c3f0 8f14e45fceea167a5a36   milliseconds since 1970, 12 hex digits; 20 random hex digits
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+
+from shared.schemas import ModelCard, Usage
+
+_TIME_DIGITS = 12
+
+
+def new_request_id() -> str:
+    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
+
+
+def created_s(request_id: str) -> int:
+    return int(request_id[:_TIME_DIGITS], 16) // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """`model` is the public name; `system_fingerprint` changes with the weights."""
+
+    request_id: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+def identity_of(request_id: str, card: ModelCard) -> Identity:
+    digest = card.revision.rpartition("@")[2]
+    return Identity(request_id, created_s(request_id), card.name, f"fp_{digest[:12]}")
+
+
+def usage_fields(usage: Usage) -> dict[str, object]:
+    """Prompt tokens count once, completion tokens over all choices."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }

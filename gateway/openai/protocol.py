@@ -1,0 +1,138 @@
+"""Request bodies of the OpenAI endpoints, as models: strict types, bounds, unknown fields refused.
+
+Parsing is one call, bytes -> model, and raises InvalidRequest naming the field. What is refused or ignored
+by name stands in fields.py. Bounds that depend on the model or on settings are checked in convert.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from gateway.openai.body import json_object
+from gateway.openai.fields import UNSUPPORTED_IN_CHAT, UNSUPPORTED_IN_COMPLETIONS, honoured_fields
+from gateway.openai.messages import MAX_MESSAGES, ChatMessage, StrictModel
+from shared.errors import InvalidRequest, UnsupportedParameter
+
+MAX_STOPS = 16
+MAX_STOP_CHARS = 1024
+MAX_STOP_TOKEN_IDS = 128
+MAX_FAULTS = 10
+MAX_FAULT_CHARS = 200
+
+
+def _as_list(value: Any) -> Any:
+    """One stop string is a list of one."""
+    return [value] if isinstance(value, str) else value
+
+
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+TokenId = Annotated[int, Field(ge=0)]
+
+
+class StreamOptions(StrictModel):
+    include_usage: bool = False
+    include_obfuscation: bool = False  # harmless: there is nothing to obfuscate
+
+
+class GenerationRequest(StrictModel):
+    """What both endpoints have. `None` and absent are the same."""
+
+    model: str = Field(min_length=1, max_length=256)
+    max_tokens: int | None = Field(default=None, ge=1)
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    top_p: float = Field(default=1.0, ge=0, le=1)
+    top_k: int = Field(default=0, ge=-1, le=2**31 - 1)
+    seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
+    stop: Annotated[list[StopString], BeforeValidator(_as_list)] = Field(
+        default_factory=list[StopString], max_length=MAX_STOPS
+    )
+    stop_token_ids: list[TokenId] = Field(default_factory=list[TokenId], max_length=MAX_STOP_TOKEN_IDS)
+    ignore_eos: bool = False
+    n: int = Field(default=1, ge=1, le=128)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    service_tier: Literal["auto", "default"] = "default"
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @model_validator(mode="after")
+    def _options_need_a_stream(self) -> GenerationRequest:
+        if self.stream_options is not None and not self.stream:
+            raise PydanticCustomError("at_stream_options", "is only allowed when stream is true")
+        return self
+
+
+class ChatCompletionRequest(GenerationRequest):
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> ChatCompletionRequest:
+        both = self.max_tokens is not None and self.max_completion_tokens is not None
+        if both and self.max_tokens != self.max_completion_tokens:
+            raise PydanticCustomError("at_max_tokens", "must equal max_completion_tokens when both are given")
+        return self
+
+
+def _one_prompt(value: Any) -> Any:
+    """A text or a list of token ids; a list that holds exactly one of them is that one."""
+    prompt = value
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        if len(cast("list[Any]", prompt)) > 1:
+            raise PydanticCustomError("unsupported_parameter", "a list of several prompts is not supported")
+        prompt = cast("list[Any]", prompt)[0]
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, list) and all(type(token_id) is int for token_id in cast("list[Any]", prompt)):
+        return cast("list[int]", prompt)
+    raise PydanticCustomError("prompt_type", "Input should be a string or a list of token ids")
+
+
+class CompletionRequest(GenerationRequest):
+    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)] = Field(min_length=1)
+
+
+Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest)
+
+
+def parse_chat(raw: bytes) -> ChatCompletionRequest:
+    return _validated(ChatCompletionRequest, honoured_fields(json_object(raw), UNSUPPORTED_IN_CHAT))
+
+
+def parse_completion(raw: bytes) -> CompletionRequest:
+    return _validated(CompletionRequest, honoured_fields(json_object(raw), UNSUPPORTED_IN_COMPLETIONS))
+
+
+def _validated(kind: type[Body], fields: dict[str, Any]) -> Body:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise invalid_request(error.errors(include_url=False, include_context=False, include_input=False)) from None
+
+
+def invalid_request(faults: Sequence[ErrorDetails]) -> InvalidRequest:
+    """The first faults in words, bounded; `param` is the first. A wrong type hides no unknown field."""
+    words = "; ".join(f"{_param(fault)}: {_words(fault)}"[:MAX_FAULT_CHARS] for fault in faults[:MAX_FAULTS])
+    if len(faults) > MAX_FAULTS:
+        words += f"; and {len(faults) - MAX_FAULTS} more"
+    first = faults[0]
+    if first["type"] == "unsupported_parameter":
+        return UnsupportedParameter(words, param=_param(first))
+    code = "unknown_parameter" if first["type"] == "extra_forbidden" else None
+    return InvalidRequest(words, param=_param(first), code=code)
+
+
+def _param(fault: ErrorDetails) -> str:
+    """`messages[0].content`; a check of the whole body names its field by its type, `at_<field>`."""
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).removeprefix(".")
+    return (path or fault["type"].removeprefix("at_"))[: MAX_FAULT_CHARS // 2]
+
+
+def _words(fault: ErrorDetails) -> str:
+    return "is not a known field" if fault["type"] == "extra_forbidden" else fault["msg"]

@@ -1,0 +1,120 @@
+"""What serving costs: the same engine, model and prompts, through HTTP, Redis and SSE, and driven directly.
+
+The two take turns in one run on one machine, so that noise hits both; the figure is the median of the rounds'
+ratios. Both keep their model loaded; the one that waits is idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import typer
+
+from loadtest.stack import Stack
+
+PROMPT = "Write a long story about a river, a mill and the people who live beside it. Part {number}."
+
+
+class Direct:
+    """The engine alone, in a process of its own."""
+
+    def __init__(self, env: dict[str, object]) -> None:
+        settings = {f"HEADRACE_{name.upper()}": str(value) for name, value in env.items()}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "loadtest.direct"],
+            env=os.environ | settings, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.model = self._read()["model"]
+
+    def run(self, prompts: list[list[int]], max_tokens: int) -> float:
+        """Tokens a second."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"prompts": prompts, "max_tokens": max_tokens}) + "\n")
+        self._process.stdin.flush()
+        done = self._read()
+        return done["tokens"] / done["seconds"]
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+
+async def serve(base_url: str, prompts: list[list[int]], max_tokens: int) -> float:
+    """Tokens a second of all prompts at once, streamed; tokens as `usage` counts them."""
+    async with httpx.AsyncClient(base_url=base_url, timeout=600, trust_env=False) as client:
+        started = time.perf_counter()
+        counts = await asyncio.gather(*(_stream(client, prompt, max_tokens) for prompt in prompts))
+        return sum(counts) / (time.perf_counter() - started)
+
+
+async def _stream(client: httpx.AsyncClient, prompt: list[int], max_tokens: int) -> int:
+    model = (await client.get("/v1/models")).json()["data"][0]["id"]
+    body = {
+        "model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "stream": True,
+        "ignore_eos": True, "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    tail = b""
+    async with client.stream("POST", "/v1/completions", json=body) as response:
+        response.raise_for_status()
+        async for chunk in response.aiter_bytes():
+            tail = (tail + chunk)[-4096:]
+    usage = tail.rpartition(b'"completion_tokens":')[2]
+    return int(usage.partition(b",")[0])
+
+
+def compare(streams: int, max_tokens: int, rounds: int, env: dict[str, object]) -> list[tuple[float, float]]:
+    """(direct, served) tokens a second, a pair a round."""
+    with tempfile.TemporaryDirectory() as folder, Stack(Path(folder), env=env) as stack:
+        direct = Direct(env)
+        prompts = _prompts(streams)
+        pairs: list[tuple[float, float]] = []
+        for number in range(rounds + 1):
+            pair = (direct.run(prompts, max_tokens), asyncio.run(serve(stack.base_url, prompts, max_tokens)))
+            if number:  # the first round warms both up
+                pairs.append(pair)
+                typer.echo(
+                    f"  round {number}: direct {pair[0]:7.1f}  served {pair[1]:7.1f}  ratio {pair[1] / pair[0]:.3f}"
+                )
+        direct.stop()
+        return pairs
+
+
+def _prompts(streams: int) -> list[list[int]]:
+    """Token ids below 1,000, so that any tokenizer has them: both sides get the very same prompts."""
+    return [[(ord(c) * 7 + number) % 1000 for c in PROMPT] for number in range(streams)]
+
+
+def main(
+    streams: int = 16, max_tokens: int = 64, rounds: int = 5, backend: str = "native", model: str = "smollm2"
+) -> None:
+    """Serving against the bare engine, side by side."""
+    env: dict[str, object] = {
+        "backend": backend,
+        "model": model,
+        "max_num_seqs": max(32, streams),
+        "log_level": "warning",
+    }
+    typer.echo(f"{streams} streams of {max_tokens} tokens, {backend} backend, {os.cpu_count()} cores, tokens/s:")
+    pairs = compare(streams, max_tokens, rounds, env)
+    direct, served = (statistics.median(side) for side in zip(*pairs, strict=True))
+    ratio = statistics.median(pair[1] / pair[0] for pair in pairs)
+    typer.echo(f"median: direct {direct:.1f}  served {served:.1f}  ratio {ratio:.3f}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,102 @@
+"""A whole deployment on this machine, as real processes: for end-to-end tests and load runs.
+
+Every process is started by its own entry point, with settings by environment only, and killed by its own pid.
+Loopback only, on free ports.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+
+from loadtest.valkey import Valkey, free_port
+
+READY_S = 120.0
+STOP_S = 20.0
+
+
+class Stack:
+    """Valkey, one gateway, workers. `env` holds settings for all of them, without their prefix, in any case.
+
+    with Stack(directory, num_workers=2, env={"backend": "simulated"}) as stack: ...
+    """
+
+    def __init__(self, directory: Path, *, num_workers: int = 1, env: Mapping[str, object] | None = None) -> None:
+        self.directory = directory
+        self.valkey = Valkey(directory)
+        self.port = free_port()
+        self.base_url = f"http://127.0.0.1:{self.port}"
+        settings = {"redis_url": self.valkey.url, "port": self.port, **(env or {})}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+        self._env = kept | {f"HEADRACE_{name.upper()}": str(value) for name, value in settings.items()}
+        self.gateway = self._start("gateway.app", "gateway")
+        self.workers = [self.start_worker(f"worker{i}") for i in range(num_workers)]
+
+    def __enter__(self) -> Stack:
+        try:
+            self.wait_ready(len(self.workers))
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        unwilling = self.stop()
+        if error is None and unwilling:
+            raise RuntimeError(f"{unwilling} had to be killed:\n{self.logs()}")
+
+    def start_worker(self, name: str) -> subprocess.Popen[bytes]:
+        return self._start("worker.service", name)
+
+    def restart_gateway(self) -> None:
+        """Kill it at once, and start another on the same port."""
+        self.gateway.send_signal(signal.SIGKILL)
+        self.gateway.wait()
+        self.gateway = self._start("gateway.app", "gateway-again")
+        self.wait_ready(0)
+
+    def wait_ready(self, num_workers: int) -> None:
+        """Until the gateway sees that many live workers. Raises RuntimeError with the logs' ends."""
+        give_up = time.monotonic() + READY_S
+        while time.monotonic() < give_up and all(p.poll() is None for p in (self.gateway, *self.workers)):
+            try:
+                url = f"{self.base_url}/health/ready?min_workers={num_workers}"
+                if httpx.get(url, timeout=2, trust_env=False).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.05)
+        raise RuntimeError(f"the stack did not become ready:\n{self.logs()}")
+
+    def logs(self) -> str:
+        parts = [f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.directory.glob("*.log"))]
+        return "\n".join(parts)
+
+    def stop(self) -> list[int]:
+        """SIGTERM, then SIGKILL for those named in the answer by pid; the server last."""
+        unwilling: list[int] = []
+        processes = [self.gateway, *getattr(self, "workers", [])]
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                unwilling.append(process.pid)
+                process.kill()
+                process.wait()
+        self.valkey.kill()
+        return unwilling
+
+    def _start(self, module: str, name: str) -> subprocess.Popen[bytes]:
+        with (self.directory / f"{name}.log").open("ab") as log:
+            argv = [sys.executable, "-m", module]
+            return subprocess.Popen(argv, env=self._env, stdout=log, stderr=subprocess.STDOUT)

@@ -1,0 +1,141 @@
+"""A gateway's surface around fakes: what routes need, without a queue.
+
+The dispatcher answers every request with the batches of frames it was given, and records what it was asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, Counter
+
+from gateway.dependencies import Services, TextPool
+from gateway.errors import install_error_handlers
+from gateway.middleware import install_middleware
+from gateway.options import AdmissionOptions
+from gateway.routes import health, openai
+from shared.config import GatewaySettings
+from shared.errors import ModelNotFound
+from shared.schemas import ChoiceEndFrame, EndFrame, EventFrame, Frame, ModelCard, Outcome, Request, TokensFrame, Usage
+from shared.tokenizer import Tokenizer
+from tests.unit.shared.tokenizer_samples import CHAT_TEMPLATE, blob_of, byte_level
+
+CARD = ModelCard(
+    name="acme/tiny",
+    revision="acme/tiny@0123456789abcdef0123",
+    architecture="llama",
+    context_length=512,
+    max_request_tokens=100_000,
+    vocab_size=265,
+    stop_token_ids=(260,),
+    tokenizer_digest="t",
+    created_s=1_764_500_000,
+)
+TOKENIZER = Tokenizer.from_blob(blob_of(byte_level(), chat_template=CHAT_TEMPLATE))
+SETTINGS = GatewaySettings.model_validate({"max_body_bytes": 20_000, "max_choices": 4})
+TAKEN = EventFrame("taken", {"worker": "w-1", "attempt": 1})
+Batches = Sequence[Sequence[Frame]]
+
+
+def answer(*texts: str, choice: int = 0, reason: str = "stop") -> list[list[Frame]]:
+    """One choice that says `texts`, a batch each."""
+    tokens: list[list[Frame]] = [[TokensFrame(choice, [1], text)] for text in texts]
+    usage = Usage(prompt_tokens=5, completion_tokens=len(texts), cached_tokens=2)
+    return [[TAKEN], *tokens, [ChoiceEndFrame(choice, reason), EndFrame(Outcome.FINISHED, usage)]]
+
+
+class FakeCatalogue:
+    def cards(self) -> list[ModelCard]:
+        return [CARD]
+
+    def workers(self) -> dict[str, int]:
+        return {card.name: 1 for card in self.cards()}
+
+    def find(self, name: str) -> ModelCard:
+        if name != CARD.name:
+            raise ModelNotFound(f"model {name[:80]!r} does not exist; available: {CARD.name}", param="model")
+        return CARD
+
+    async def tokenizer(self, card: ModelCard) -> Tokenizer:
+        return TOKENIZER
+
+
+class FakeDispatcher:
+    """`hold` keeps the journal open, without an end, after its batches."""
+
+    def __init__(self, batches: Batches = (), *, refusal: Exception | None = None, hold: bool = False) -> None:
+        self.batches = batches or answer("Hello", " world")
+        self.refusal = refusal
+        self.failure: Exception | None = None
+        self.hold = hold
+        self.requests: list[Request] = []
+        self.options: list[AdmissionOptions] = []
+        self.left: list[str] = []
+        self.was_left = asyncio.Event()
+
+    async def submit(self, request: Request, options: AdmissionOptions) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.requests.append(request)
+        self.options.append(options)
+
+    @asynccontextmanager
+    async def follow(self, request_id: str) -> AsyncGenerator[AsyncIterator[list[Frame]]]:
+        try:
+            yield self._journal()
+        finally:
+            self.left.append(request_id)
+            self.was_left.set()
+
+    async def _journal(self) -> AsyncIterator[list[Frame]]:
+        for batch in self.batches:
+            await asyncio.sleep(0)
+            yield list(batch)
+        if self.failure is not None:
+            raise self.failure
+        if self.hold:
+            await asyncio.Event().wait()
+
+
+class FakeReadiness:
+    def __init__(self) -> None:
+        self.answer: tuple[bool, str] = (True, "")
+
+    async def is_ready(self, min_workers: int) -> tuple[bool, str]:
+        return self.answer
+
+
+def build_app(dispatcher: FakeDispatcher | None = None, settings: GatewaySettings = SETTINGS) -> FastAPI:
+    app = FastAPI()
+    install_error_handlers(app)
+    install_middleware(app, settings.max_body_bytes)
+    app.include_router(openai.router)
+    app.include_router(health.router)
+    registry = CollectorRegistry()
+    Counter("headrace_sample_total", "A sample", registry=registry).inc()
+    app.state.services = Services(
+        settings=settings,
+        catalogue=FakeCatalogue(),
+        dispatcher=dispatcher or FakeDispatcher(),
+        readiness=FakeReadiness(),
+        text_pool=TextPool(1),
+        metrics_registry=registry,
+    )
+    return app
+
+
+def client_of(app: Any) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
+
+
+def chat_body(**fields: Any) -> dict[str, Any]:
+    return {"model": CARD.name, "messages": [{"role": "user", "content": "hi"}], **fields}
+
+
+def completion_body(**fields: Any) -> dict[str, Any]:
+    return {"model": CARD.name, "prompt": "hi", **fields}
