@@ -50,9 +50,8 @@ fmt: $(DEV) ## format the code and mend what can be mended
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-bench: $(RUN) ## run a load scenario (ARGS=...)
-	@test -f loadtest/__main__.py || { echo "no load scenario is built yet: see docs/status.md"; exit 1; }
-	@exec $(BIN)/python -m loadtest $(ARGS)
+bench: $(RUN) ## what serving costs: through HTTP and Redis against the bare engine (ARGS="--streams 16 --rounds 5")
+	@exec $(BIN)/python -m loadtest overhead $(ARGS)
 
 constraints: $(DEV) ## move to the newest versions pyproject.toml allows and write them to constraints.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --upgrade --editable ".[dev]"

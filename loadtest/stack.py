@@ -23,6 +23,12 @@ READY_S = 120.0
 STOP_S = 20.0
 
 
+def child_environment(settings: Mapping[str, object]) -> dict[str, str]:
+    """This process's environment for a child, with these settings and no others of ours."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+    return kept | {f"HEADRACE_{name.upper()}": str(value) for name, value in settings.items()}
+
+
 class Stack:
     """Valkey, one gateway, workers. `env` holds settings for all of them, without their prefix, in any case.
 
@@ -34,9 +40,7 @@ class Stack:
         self.valkey = Valkey(directory)
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
-        settings = {"redis_url": self.valkey.url, "port": self.port, **(env or {})}
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
-        self._env = kept | {f"HEADRACE_{name.upper()}": str(value) for name, value in settings.items()}
+        self._env = child_environment({"redis_url": self.valkey.url, "port": self.port, **(env or {})})
         self.gateway = self._start("gateway.app", "gateway")
         self.workers = [self.start_worker(f"worker{i}") for i in range(num_workers)]
 

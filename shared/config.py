@@ -25,14 +25,14 @@ class RedisSettings(_Settings):
     """Where the queue is, and the clocks all processes share. Every process must be given the same clocks."""
 
     redis_url: str = "redis://127.0.0.1:6379/0"
-    redis_timeout_s: float = Field(5.0, gt=0, le=60)
-    lease_ms: int = Field(6000, ge=200)
-    heartbeat_ms: int = Field(1000, ge=20)
-    reap_ms: int = Field(1500, ge=50)
-    check_ms: int = Field(1000, ge=20)
-    orphan_grace_ms: int = Field(30_000, ge=100)
-    retention_s: int = Field(600, ge=1)
-    max_crashes: int = Field(3, ge=1)
+    redis_timeout_s: float = Field(default=5.0, gt=0, le=60)
+    lease_ms: int = Field(default=6000, ge=200)
+    heartbeat_ms: int = Field(default=1000, ge=20)
+    reap_ms: int = Field(default=1500, ge=50)
+    check_ms: int = Field(default=1000, ge=20)
+    orphan_grace_ms: int = Field(default=30_000, ge=100)
+    retention_s: int = Field(default=600, ge=1)
+    max_crashes: int = Field(default=3, ge=1)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @model_validator(mode="after")
@@ -46,18 +46,18 @@ class RedisSettings(_Settings):
 
 class GatewaySettings(RedisSettings):
     host: str = "127.0.0.1"
-    port: int = Field(8000, ge=0, le=65535)
-    max_body_bytes: int = Field(4_000_000, ge=1000)
-    max_waiting: int = Field(1000, ge=1)
-    max_waiting_tokens: int = Field(2_000_000, ge=1)
-    max_waiting_bytes: int = Field(256_000_000, ge=1000)
-    max_choices: int = Field(8, ge=1, le=128)
-    start_deadline_s: float = Field(600.0, gt=0)
-    keepalive_s: float = Field(10.0, gt=0)
-    stall_timeout_s: float = Field(60.0, gt=0)
-    model_poll_s: float = Field(1.0, gt=0)
-    text_threads: int = Field(2, ge=1, le=64)
-    drain_timeout_s: float = Field(30.0, ge=0)
+    port: int = Field(default=8000, ge=0, le=65535)
+    max_body_bytes: int = Field(default=4_000_000, ge=1000)
+    max_waiting: int = Field(default=1000, ge=1)
+    max_waiting_tokens: int = Field(default=2_000_000, ge=1)
+    max_waiting_bytes: int = Field(default=256_000_000, ge=1000)
+    max_choices: int = Field(default=8, ge=1, le=128)
+    start_deadline_s: float = Field(default=600.0, gt=0)
+    keepalive_s: float = Field(default=10.0, gt=0)
+    stall_timeout_s: float = Field(default=60.0, gt=0)
+    model_poll_s: float = Field(default=1.0, gt=0)
+    text_threads: int = Field(default=2, ge=1, le=64)
+    drain_timeout_s: float = Field(default=30.0, ge=0)
 
 
 class WorkerSettings(RedisSettings):
@@ -67,31 +67,31 @@ class WorkerSettings(RedisSettings):
     model_name: str | None = None
     backend: Literal["native", "simulated"] = "native"
     device: str = "cpu"
-    threads: int = Field(0, ge=0)
-    max_num_seqs: int = Field(32, ge=1, le=1024)
-    max_step_tokens: int = Field(256, ge=1)
-    kv_cache_mb: int = Field(1024, ge=1)
-    max_context: int = Field(0, ge=0)
-    drain_timeout_s: float = Field(30.0, ge=0)
+    threads: int = Field(default=0, ge=0)
+    max_num_seqs: int = Field(default=32, ge=1, le=1024)
+    max_step_tokens: int = Field(default=256, ge=1)
+    kv_cache_mb: int = Field(default=1024, ge=1)
+    max_context: int = Field(default=0, ge=0)
+    drain_timeout_s: float = Field(default=30.0, ge=0)
     worker_metrics_host: str = "127.0.0.1"
-    worker_metrics_port: int = Field(0, ge=0, le=65535)
-    sim_kv_tokens: int = Field(65_536, ge=64)
-    sim_prefill_us_per_token: float = Field(200.0, ge=0)
-    sim_step_us: float = Field(20_000.0, ge=0)
-    sim_step_us_per_seq: float = Field(0.0, ge=0)
+    worker_metrics_port: int = Field(default=0, ge=0, le=65535)
+    sim_kv_tokens: int = Field(default=65_536, ge=64)
+    sim_prefill_us_per_token: float = Field(default=200.0, ge=0)
+    sim_step_us: float = Field(default=20_000.0, ge=0)
+    sim_step_us_per_seq: float = Field(default=0.0, ge=0)
 
 
 class LauncherSettings(_Settings):
     """`headrace up`: how many of what on this machine. An empty `redis_url` starts the embedded server."""
 
     host: str = "127.0.0.1"
-    port: int = Field(8000, ge=1, le=65535)
-    workers: int = Field(1, ge=0, le=64)
+    port: int = Field(default=8000, ge=1, le=65535)
+    workers: int = Field(default=1, ge=0, le=64)
     redis_url: str = ""
     model: str = "smollm2"
     data_dir: str = ".headrace"
-    ready_timeout_s: float = Field(600.0, gt=0)
-    drain_timeout_s: float = Field(30.0, ge=0)
+    ready_timeout_s: float = Field(default=600.0, gt=0)
+    drain_timeout_s: float = Field(default=30.0, ge=0)
 
 
 S = TypeVar("S", bound=_Settings)

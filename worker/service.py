@@ -73,7 +73,8 @@ def build_engine(settings: WorkerSettings) -> Engine:
             max_context=settings.max_context,
             max_num_seqs=settings.max_num_seqs,
             max_step_tokens=settings.max_step_tokens,
-        )
+        ),
+        progress=lambda words: log.info("model_loading", extra={"progress": words}),
     )
 
 
@@ -96,7 +97,7 @@ class WorkerService:
         engine = await self._engine.start()
         card, blob = engine.card, encode_blob(engine.tokenizer_blob)
         republish = functools.partial(self._publish_model, card, blob)
-        await self._until_answered(republish)
+        await self._until_answered(lambda: Registry(self._scripts).publish_model(card, blob))
         while not self._draining.is_set():
             with contextlib.suppress(LeaseLost):
                 await self._serve(card, republish)

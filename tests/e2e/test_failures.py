@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -15,7 +16,7 @@ from tests.e2e.books import books_of, settled_books, worker_loads
 from tests.e2e.conftest import async_client_of
 
 pytestmark = pytest.mark.e2e
-MESSAGES = [{"role": "user", "content": "Tell me of the river."}]
+MESSAGES: list[Any] = [{"role": "user", "content": "Tell me of the river."}]
 
 
 @pytest.fixture

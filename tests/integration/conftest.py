@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
+from loadtest.valkey import Valkey
 from shared.config import RedisSettings
 from shared.redis_client import Scripts, connect
-from shared.request_queue import Bounds, RequestQueue, Ticket
+from shared.request_queue import RequestQueue
 from shared.token_stream import TokenStream
 from tests.integration.queue_actors import MODEL, Actors
-from loadtest.valkey import Valkey
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +36,3 @@ def actors(scripts: Scripts) -> Actors:
         stream=TokenStream(scripts, MODEL, retention_s=60, lease_ms=300),
         scripts=scripts,
     )
-
-
-__all__ = ["Bounds", "Path", "Ticket", "dataclasses"]

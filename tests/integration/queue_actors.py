@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 from shared import keys
 from shared.fsck import fsck
 from shared.redis_client import Scripts
-from shared.request_queue import Admitted, Bounds, Delivery, RequestQueue, Ticket
+from shared.request_queue import Admitted, Bounds, Delivery, Reaped, RequestQueue, Ticket
 from shared.schemas import ChoiceEndFrame, EndFrame, Frame, Outcome, TokensFrame, Usage, decode_frames, encode_frames
 from shared.token_stream import Emission, Emitted, TokenStream
 
@@ -31,10 +31,16 @@ class Actors:
     tail: dict[tuple[str, str], int] = field(default_factory=dict)
 
     async def admit(
-        self, request_id: str, *, gateway: str = "g1", bounds: Bounds = NO_BOUNDS, **ticket: object
+        self, request_id: str, *, gateway: str = "g1", bounds: Bounds = NO_BOUNDS, **ticket: Any
     ) -> Admitted:
-        values = {"service_class": "default", "tenant": "t", "prompt_tokens": 4, "max_tokens": 8, "n": 1} | ticket
-        return await self.queue.admit(Ticket(request_id, **values), b"body", bounds, gateway=gateway)  # type: ignore[arg-type]
+        values: dict[str, Any] = {
+            "service_class": "default",
+            "tenant": "t",
+            "prompt_tokens": 4,
+            "max_tokens": 8,
+            "n": 1,
+        } | ticket
+        return await self.queue.admit(Ticket(request_id, **values), b"body", bounds, gateway=gateway)
 
     async def register(self, worker: str) -> None:
         await self.queue.register(worker, "nonce", b"{}")
@@ -60,7 +66,7 @@ class Actors:
     async def finish(self, worker: str, d: Delivery) -> Emitted:
         return await self.emit(worker, d, END, final="finished", num_tokens=0)
 
-    async def reap(self, *dead_gateways: str, max_crashes: int = 3):  # noqa: ANN201
+    async def reap(self, *dead_gateways: str, max_crashes: int = 3) -> Reaped:
         return await self.queue.reap(dead_gateways, max_crashes=max_crashes)
 
     async def lose(self, worker: str) -> None:
@@ -86,12 +92,3 @@ class Actors:
 
     async def problems(self) -> list[str]:
         return (await fsck(self.scripts, MODEL)).problems
-
-
-async def next_message(pubsub: object) -> bytes:
-    """The next published payload; the test's own timeout bounds it."""
-    while True:
-        message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=1)  # type: ignore[attr-defined]
-        if message is not None:
-            return message["data"]
-        await asyncio.sleep(0)

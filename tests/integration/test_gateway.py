@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -14,6 +15,7 @@ from gateway.catalogue import Catalogue
 from gateway.dispatch import Dispatcher
 from gateway.fanout import Fanout
 from gateway.options import AdmissionOptions
+from loadtest.valkey import Valkey
 from shared import keys
 from shared.config import GatewaySettings
 from shared.errors import Overloaded, StreamContradiction, Unavailable
@@ -21,7 +23,6 @@ from shared.observability import GatewayMetrics
 from shared.redis_client import Scripts, connect
 from shared.schemas import EndFrame, Frame, Request, SamplingParams, TokensFrame
 from tests.integration.queue_actors import MODEL, Actors, tokens
-from loadtest.valkey import Valkey
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Gateway:
 
 
 @contextlib.asynccontextmanager
-async def gateway_of(url: str, **overrides: object) -> AsyncIterator[Gateway]:
+async def gateway_of(url: str, **overrides: Any) -> AsyncGenerator[Gateway]:
     settings = GatewaySettings(redis_url=url, check_ms=20, lease_ms=600, heartbeat_ms=100, reap_ms=200, **overrides)
     metrics = GatewayMetrics(CollectorRegistry())
     scripts = Scripts(connect(settings))
@@ -80,8 +81,6 @@ async def started(gateway: Gateway, actors: Actors):
 
 async def unheard(actors: Actors, delivery, frames: bytes) -> None:
     """Tokens that reach the journal and no gateway."""
-    from dataclasses import replace
-
     await actors.emit("w1", replace(delivery, gateways=()), frames)
 
 

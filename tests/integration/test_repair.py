@@ -1,4 +1,4 @@
-"""A gateway's view against the journal, where Redis or the way there lost something. The client's view is never broken."""
+"""A gateway's view against the journal, where something was lost on the way. What a client saw is never broken."""
 
 from __future__ import annotations
 

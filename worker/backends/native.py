@@ -6,6 +6,7 @@ engine is built: a worker that simulates needs none.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shared.schemas import ModelCard, TokenizerBlob
@@ -33,8 +34,11 @@ class NativeConfig:
     max_step_tokens: int = 256
 
 
-def build_native(config: NativeConfig) -> Engine:
-    """Loads the model: takes seconds, and memory for weights and KV cache. Raises ConfigurationError."""
+def build_native(config: NativeConfig, *, progress: Callable[[str], None] | None = None) -> Engine:
+    """Loads the model: takes seconds, and memory for weights and KV cache. Raises ConfigurationError.
+
+    `progress` is called with words while it loads.
+    """
     from worker.model.loader import load_model
 
     model = load_model(
@@ -44,6 +48,7 @@ def build_native(config: NativeConfig) -> Engine:
         threads=config.threads,
         kv_cache_bytes=config.kv_cache_mb << 20,
         max_context=config.max_context,
+        progress=progress,
     )
     return compose_native(model, max_num_seqs=config.max_num_seqs, max_step_tokens=config.max_step_tokens)
 

@@ -150,7 +150,9 @@ async def test_a_client_that_leaves_a_plain_request_cancels_it() -> None:
 
 async def test_the_clients_id_is_echoed_when_it_is_proper() -> None:
     for header in ("X-Request-Id", "X-Client-Request-Id"):
-        assert (await call("GET", "/health/live", headers={header: "job-1:2"})).headers["x-client-request-id"] == "job-1:2"
+        assert (await call("GET", "/health/live", headers={header: "job-1:2"})).headers[
+            "x-client-request-id"
+        ] == "job-1:2"
     for odd in ("x" * 200, "a b", "é", "a;b"):
         response = await call("GET", "/health/live", headers={"X-Request-Id": odd.encode()})
         assert len(response.headers["x-request-id"]) == 32
