@@ -75,7 +75,10 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """One accepted request: the body at `hr:{m}:b:<id>`. `model` is the revision (name@digest)."""
+    """One accepted request: the body at `hr:{m}:b:<id>`. `model` is the revision (name@digest).
+
+    `version` is left out of the JSON while it is 1, like every other default.
+    """
 
     request_id: str
     model: str
@@ -187,8 +190,14 @@ def encode_request(request: Request) -> bytes:
 
 
 def decode_request(body: bytes) -> Request:
-    """Inverse of `encode_request`. Raises msgspec.ValidationError for a body of another version."""
-    return _request_decoder.decode(body if body.startswith(b"{") else zlib.decompress(body))
+    """Inverse of `encode_request`. Raises ValueError for what this version does not understand."""
+    try:
+        request = _request_decoder.decode(body if body.startswith(b"{") else zlib.decompress(body))
+    except (msgspec.DecodeError, zlib.error) as error:
+        raise ValueError(f"a body this version cannot read: {error}") from error
+    if request.version > WIRE_VERSION:
+        raise ValueError(f"a body of wire version {request.version}, this process speaks {WIRE_VERSION}")
+    return request
 
 
 def encode_frames(frames: Iterable[Frame]) -> bytes:
