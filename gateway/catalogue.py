@@ -23,13 +23,17 @@ from shared.request_queue import RequestQueue
 from shared.schemas import ModelCard
 from shared.tokenizer import Tokenizer, decode_blob
 
+_FORGET_S = 60.0
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Known:
+    """`seen_at`: when its card was last in Redis (monotonic)."""
+
     card: ModelCard
     num_workers: int = 0
+    seen_at: float = field(default_factory=time.monotonic)
     drain: DrainRate = field(default_factory=DrainRate)
 
 
@@ -123,11 +127,13 @@ class Catalogue:
 
     async def _refresh(self) -> None:
         cards = await self._registry.models()
+        # A server that lost the cards gets them back from its workers: meanwhile a known model is no 404.
         for gone in self._known.keys() - {card.revision for card in cards}:
-            del self._known[gone]
+            if time.monotonic() - self._known[gone].seen_at > _FORGET_S:
+                del self._known[gone]
         for card in cards:
             known = self._known.setdefault(card.revision, _Known(card))
-            known.card = card
+            known.card, known.seen_at = card, time.monotonic()
             await self._refresh_queue(known)
             await self.tokenizer(card)
 

@@ -66,10 +66,11 @@ class Dispatcher:
         )
         subscription = Subscription(request.model, ticket, encode_request(request))
         self._fanout.add(subscription)
+        admission = self._spawn(self._admit(subscription))
         try:
-            admitted = await self._finish_in_background(self._admit(subscription))
+            admitted = await asyncio.shield(admission)
         except BaseException:
-            self._leave(subscription)
+            self._spawn(self._abandon(subscription, admission))
             raise
         error = refusal(admitted, self._catalogue.drain_per_s(request.model))
         self._metrics.admission_decisions.labels(request.model, ticket.service_class, admitted.decision).inc()
@@ -140,6 +141,11 @@ class Dispatcher:
                 if time.monotonic() > deadline:
                     raise Unavailable(f"the queue is not reachable: {error}") from error
                 await asyncio.sleep(_RETRY_S)
+
+    async def _abandon(self, s: Subscription, admission: asyncio.Task[Admitted]) -> None:
+        """Nobody waits for this request any more, and it may be in the queue, or be about to be."""
+        await asyncio.wait([admission])
+        self._leave(s)
 
     def _leave(self, s: Subscription) -> None:
         """Forget a request here; if it has not ended, tell the queue, in the background and until it is heard."""

@@ -20,7 +20,7 @@ from shared.errors import StreamContradiction
 from shared.observability import GatewayMetrics
 from shared.redis_client import Client, Scripts, connect, end_tasks
 from shared.request_queue import Bounds, RequestQueue
-from shared.token_stream import Standing, TokenStream, decode_messages
+from shared.token_stream import Repaired, Standing, TokenStream, decode_messages
 
 log = logging.getLogger(__name__)
 _POLL_S = 5.0
@@ -147,34 +147,45 @@ class Fanout:
         try:
             prefix = bytes(s.journal)
             repaired = await stream.repair(s.request_id, self._gateway, prefix, s.owner)
-            if repaired.verdict == "mismatch":
+            if repaired.verdict == "mismatch" and self._is_followed(s):
                 prefix = bytes(s.journal)
                 repaired = await stream.repair(s.request_id, self._gateway, prefix, s.owner, send_prefix=True)
             self._metrics.token_recoveries.labels(repaired.verdict).inc()
-            if repaired.verdict == "tail":
-                # Messages may have arrived while this was under way: only what is still missing is added.
-                missing = repaired.tail[len(s.journal) - len(prefix) :]
-                if missing or len(s.journal) == len(prefix):
-                    s.owner = repaired.owner
-                    s.append(missing)
-            elif repaired.verdict == "gone":
-                await self._bring_back(s)
-            elif repaired.verdict == "requeued":
-                s.owner = ""
-            elif repaired.verdict == "contradiction":
-                log.error("stream_contradiction", extra={"request_id": s.request_id, "num_bytes": len(prefix)})
-                s.fail(StreamContradiction("the stream cannot be continued: its journal was lost and made anew"))
+            # Meanwhile the last messages may have come, or the client may have left: then nothing is to be done.
+            if self._is_followed(s):
+                await self._apply(s, len(prefix), repaired)
+            await self._leave_again(s)
         except (RedisError, OSError) as error:
             log.warning("repair_failed", extra={"request_id": s.request_id, "error": str(error)})
         finally:
             s.is_repairing = False
+
+    def _is_followed(self, s: Subscription) -> bool:
+        return self._held.get(s.request_id) is s and not s.is_done
+
+    async def _apply(self, s: Subscription, prefix_length: int, repaired: Repaired) -> None:
+        if repaired.verdict == "tail":
+            s.splice(prefix_length, repaired)
+        elif repaired.verdict == "gone":
+            await self._bring_back(s)
+        elif repaired.verdict == "requeued":
+            s.owner = ""
+        elif repaired.verdict == "contradiction":
+            log.error("stream_contradiction", extra={"request_id": s.request_id, "num_bytes": prefix_length})
+            s.fail(StreamContradiction("the stream cannot be continued: its journal was lost and made anew"))
+
+    async def _leave_again(self, s: Subscription) -> None:
+        """A repair attaches: where the client left while it was under way, it has undone the leaving."""
+        if not s.is_done and s.request_id not in self._held:
+            queue = RequestQueue(self._scripts, s.model, self._settings.retention_s, self._settings.lease_ms)
+            await queue.detach(s.request_id, self._gateway)
 
     async def _bring_back(self, s: Subscription) -> None:
         """Redis has lost an accepted request: admit it again with what its client already saw."""
         log.warning("request_brought_back", extra={"request_id": s.request_id, "num_bytes": len(s.journal)})
         queue = RequestQueue(self._scripts, s.model, self._settings.retention_s, self._settings.lease_ms)
         prefix = bytes(s.journal)
-        await queue.admit(s.ticket, s.body, _NO_BOUNDS, gateway=self._gateway, prefix=prefix, witness=True)
+        await queue.admit(s.remaining_ticket(), s.body, _NO_BOUNDS, gateway=self._gateway, prefix=prefix, witness=True)
         s.owner = ""
 
     # watching
@@ -206,7 +217,7 @@ class Fanout:
         """Repair where the journal is not where the client is and nothing has come for a whole period."""
         is_still = len(s.journal) == s.length_at_check
         s.length_at_check = len(s.journal)
-        if standing.state != "gone" and standing.length == len(s.journal):
+        if s.is_level(standing):
             return False
         if standing.state != "gone" and standing.length > len(s.journal) and not is_still:
             return False

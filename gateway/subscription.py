@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shared.errors import HeadraceError
 from shared.request_queue import Ticket
-from shared.token_stream import Message
+from shared.schemas import State
+from shared.token_stream import Message, Repaired, Standing
 
 
 class Fit(enum.Enum):
@@ -54,6 +55,16 @@ class Subscription:
         start = self.journal.rfind(b"\n", 0, len(self.journal) - 1)
         return self.journal.startswith(b'["e",', start + 1)
 
+    def remaining_ticket(self) -> Ticket:
+        """The ticket with its deadlines as they stand now, for bringing the request back."""
+        gone_ms = round((time.monotonic() - self.received_at) * 1000)
+        start_ms, end_ms = self.ticket.start_deadline_ms, self.ticket.deadline_ms
+        return replace(
+            self.ticket,
+            start_deadline_ms=max(1, start_ms - gone_ms) if start_ms else 0,
+            deadline_ms=max(1, end_ms - gone_ms) if end_ms else 0,
+        )
+
     def offer(self, message: Message) -> Fit:
         """Take a published message, or say why not."""
         data = message.frames.encode()
@@ -71,6 +82,20 @@ class Subscription:
         self.owner = message.owner
         self.append(data[skip:])
         return Fit.TAKEN
+
+    def splice(self, prefix_length: int, repaired: Repaired) -> None:
+        """Add what the journal holds behind the first bytes delivered. Messages may have come since: only what is
+        still missing is added, and nothing when they contradict it (the next repair tells)."""
+        since = bytes(self.journal[prefix_length:])
+        if repaired.tail.startswith(since):
+            self.owner = repaired.owner
+            self.append(repaired.tail[len(since) :])
+
+    def is_level(self, standing: Standing) -> bool:
+        """The journal goes on and is where the client is. Equal lengths alone prove nothing: what was lost may have
+        been made anew by another owner, or have ended."""
+        is_same = standing.length == len(self.journal) and (not self.journal or standing.owner == self.owner)
+        return is_same and standing.state in (State.WAITING, State.RUNNING)
 
     def append(self, data: bytes) -> None:
         if data:

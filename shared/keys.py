@@ -37,8 +37,6 @@ from urllib.parse import quote
 PREFIX = "hr:"
 MODELS = "hr:models"
 GATEWAYS = "hr:gateways"
-RETRY = "retry"
-GROUP = "w"
 
 
 def escape(part: str) -> str:

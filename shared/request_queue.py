@@ -137,10 +137,8 @@ class RequestQueue:
         await self.scripts.run("register", self._key, worker, nonce, self.lease_ms, info)
 
     async def take(self, worker: str, nonce: str, *, slots: int, room: int, patience_ms: int = 5000) -> Taken:
-        """What fits in `slots` sequences and `room` tokens, now. Raises LeaseLost."""
-        reply = await self.scripts.run(
-            "take", self._key, worker, nonce, self.lease_ms, slots, room, patience_ms, self.retention_s
-        )
+        """What fits in `slots` sequences and `room` tokens, now. Does not renew the lease. Raises LeaseLost."""
+        reply = await self.scripts.run("take", self._key, worker, nonce, slots, room, patience_ms, self.retention_s)
         _require_lease(reply)
         return Taken([Delivery(_text(r[0]), _text(r[1]), r[2], r[3], _names(r[4])) for r in reply[2:]], int(reply[1]))
 

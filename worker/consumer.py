@@ -12,6 +12,7 @@ import logging
 import random
 from collections.abc import Callable
 
+import msgspec
 from redis.exceptions import RedisError
 
 from shared import keys
@@ -67,7 +68,8 @@ class Consumer:
         """How many wait still, and how many were taken."""
         self._room.clear()
         load = self._engine.load()
-        if load.free_slots == 0:
+        is_stalled = self._engine.stalled_s() > self._queue.lease_ms / 2000
+        if load.free_slots == 0 or is_stalled:
             return 1, 0  # whether somebody waits does not matter now
         async with self.books:
             taken = await self._queue.take(*self._identity, slots=load.free_slots, room=load.free_tokens)
@@ -76,9 +78,15 @@ class Consumer:
         return taken.num_waiting, len(taken.deliveries)
 
     def _hand_over(self, delivery: Delivery) -> None:
-        request = decode_request(delivery.body)
         self._holdings.hold(delivery)
-        self._engine.add(request, prefixes_of(decode_frames(delivery.journal), request.params.n))
+        try:
+            request = decode_request(delivery.body)
+            prefixes = prefixes_of(decode_frames(delivery.journal), request.params.n)
+        except (ValueError, msgspec.DecodeError) as error:
+            log.exception("request_not_understood", extra={"request_id": delivery.request_id})
+            self._engine.refuse(delivery.request_id, str(error))
+            return
+        self._engine.add(request, prefixes)
         self._on_delivery(delivery, request)
 
     async def _wait(self, num_waiting: int) -> None:

@@ -1,8 +1,9 @@
 """The one thread that owns the backend; the only place where asyncio and the engine meet.
 
 Commands go in through an inbox; after each step the outputs go out to the event loop. `load` is a snapshot less
-what still waits in the inbox, so that a consumer never counts the same room twice. When a step raises, the
-engine is broken: the thread ends and the process with it, so that its leases run out and the crash is counted.
+what still waits in the inbox, so that a consumer never counts the same room twice. Outputs under way when a
+request is aborted or added again are dropped: they belong to an earlier attempt. When a step raises, the engine
+is broken: the thread ends and the process with it, so that its leases run out and the crash is counted.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class EngineThread:
         self._load = EngineLoad(0, 0, 0, 0, 0, 0)
         self._inbox_slots = 0
         self._inbox_tokens = 0
+        self._num_commands = 0
+        self._last_command: dict[str, int] = {}
 
     async def start(self) -> Engine:
         """Build the backend in its thread; returns it for its card and tokenizer only. Raises what building raises."""
@@ -52,14 +55,21 @@ class EngineThread:
     def add(self, request: Request, prefixes: Sequence[Prefix]) -> None:
         with self._wake:
             self._inbox.append((request, prefixes))
+            self._number(request.request_id)
             self._inbox_slots += request.params.n
             self._inbox_tokens += request.params.n * len(request.prompt_ids) + sum(len(p.token_ids) for p in prefixes)
             self._wake.notify()
 
     def abort(self, request_ids: Iterable[str]) -> None:
         with self._wake:
-            self._inbox.append(tuple(request_ids))
+            names = tuple(request_ids)
+            self._inbox.append(names)
+            self._number(*names)
             self._wake.notify()
+
+    def refuse(self, request_id: str, why: str) -> None:
+        """End a request that cannot even be given to the engine."""
+        self.on_outputs([_failed(request_id, why)])
 
     def load(self) -> EngineLoad:
         with self._wake:
@@ -84,6 +94,15 @@ class EngineThread:
             self._is_stopping = True
             self._wake.notify()
         await self.stopped
+
+    def _number(self, *request_ids: str) -> None:
+        self._num_commands += 1
+        self._last_command |= dict.fromkeys(request_ids, self._num_commands)
+
+    def _hand_out(self, applied: int, outputs: list[StepOutput]) -> None:
+        """On the event loop: outputs of a step before which the first `applied` commands were obeyed."""
+        self._last_command = {name: number for name, number in self._last_command.items() if number > applied}
+        self.on_outputs([output for output in outputs if output.request_id not in self._last_command])
 
     # the engine's thread
 
@@ -113,7 +132,7 @@ class EngineThread:
             if self._is_stopping:
                 return False
             commands, self._inbox = self._inbox, deque()
-            slots, tokens = self._inbox_slots, self._inbox_tokens
+            slots, tokens, applied = self._inbox_slots, self._inbox_tokens, self._num_commands
             is_paused = self._is_paused
         outputs = [output for command in commands for output in self._apply(engine, command)]
         started = time.perf_counter()
@@ -125,7 +144,7 @@ class EngineThread:
             self._inbox_slots -= slots
             self._inbox_tokens -= tokens
         if outputs:
-            self._post(self.on_outputs, outputs)
+            self._post(self._hand_out, applied, outputs)
         if load.num_running or outputs:
             self._on_step(time.perf_counter() - started, load)
         return True
@@ -140,8 +159,7 @@ class EngineThread:
             engine.add(request, prefixes)
         except Exception as error:
             log.exception("request_refused_by_engine", extra={"request_id": request.request_id})
-            end = EndFrame(Outcome.FAILED, None, ErrorInfo("server_error", f"the engine refused the request: {error}"))
-            return [StepOutput(request.request_id, [end], 0, Outcome.FAILED)]
+            return [_failed(request.request_id, str(error))]
         return []
 
     def _end(self, error: Exception | None) -> None:
@@ -152,3 +170,8 @@ class EngineThread:
 
     def _post(self, call: Callable[..., object], *args: object) -> None:
         self._loop.call_soon_threadsafe(call, *args)
+
+
+def _failed(request_id: str, why: str) -> StepOutput:
+    end = EndFrame(Outcome.FAILED, None, ErrorInfo("server_error", f"this worker cannot serve the request: {why}"))
+    return StepOutput(request_id, [end], 0, Outcome.FAILED)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from shared.request_queue import Delivery, RequestQueue
-from shared.schemas import EndFrame, encode_frames
+from shared.schemas import EndFrame, TokensFrame, decode_frames, encode_frames
 from shared.token_stream import Emission
 from worker.engine.outputs import StepOutput
 from worker.engine_thread import EngineThread
@@ -51,6 +51,12 @@ class Held:
             self.final = output.outcome.value
             end = output.frames[-1]
             self.usage = msgspec.json.encode(end.usage) if isinstance(end, EndFrame) else b""
+
+    def rewind(self, length: int) -> None:
+        """Redis has lost what came after `length`: it is sent again, and its tokens are counted again."""
+        self.sent = length
+        frames = decode_frames(bytes(self.journal[length:]))
+        self.num_unsent_tokens = sum(len(frame.token_ids) for frame in frames if isinstance(frame, TokensFrame))
 
     def emission(self) -> Emission:
         """Everything not known to be in Redis."""

@@ -30,7 +30,7 @@ class Publisher:
 
     def __init__(
         self, stream: TokenStream, engine: EngineThread, holdings: Holdings, identity: tuple[str, str],
-        on_emit: Callable[[float, Emitted], None], on_drain: Callable[[], None],
+        on_emit: Callable[[float, Emitted, list[Emission]], None], on_drain: Callable[[], None],
     ) -> None:  # fmt: skip
         self._stream = stream
         self._engine = engine
@@ -79,22 +79,29 @@ class Publisher:
                     log.warning("emit_failed", extra={"error": str(error), "retry_in_s": delay_s})
                     self._hold_engine_back()
                     await asyncio.sleep(delay_s)
-            self._unsent_bytes, self._unsent_since = 0, None
-            self._engine.pause(is_paused=False)
-            self._idle.set()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing is left to send."""
+        self._unsent_bytes, self._unsent_since = 0, None
+        self._engine.pause(is_paused=False)
+        self._idle.set()
 
     def _collect(self) -> list[Emission]:
         held = [self._holdings.get(request_id) for request_id in self._dirty]
-        return [h.emission() for h in held if h is not None and len(h.journal) > h.sent]
+        unsent = [h for h in held if h is not None and len(h.journal) > h.sent]
+        # What was settled meanwhile has nothing to send any more.
+        self._dirty = dict.fromkeys(h.request_id for h in unsent)
+        return [h.emission() for h in unsent]
 
     async def _emit(self, emissions: list[Emission]) -> None:
         started = time.perf_counter()
         emitted = await self._stream.emit(*self._identity, emissions)
-        self._on_emit(time.perf_counter() - started, emitted)
+        self._on_emit(time.perf_counter() - started, emitted, emissions)
         for request_id, length in emitted.lost.items():
             held = self._holdings.get(request_id)
             if held is not None:
-                held.sent = length
+                held.rewind(length)
         for emission in emissions:
             if emission.request_id in emitted.fenced:
                 await self._holdings.settle(emission.request_id, emission.owner, Settlement.FENCED)

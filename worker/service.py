@@ -31,7 +31,7 @@ from shared.redis_client import AWAY, Scripts, connect, end_tasks, inspect_serve
 from shared.registry import Registry
 from shared.request_queue import Delivery, LeaseLost, RequestQueue
 from shared.schemas import ModelCard, Request, WorkerInfo
-from shared.token_stream import Emitted, TokenStream
+from shared.token_stream import Emission, Emitted, TokenStream
 from shared.tokenizer import encode_blob
 from worker.backends.interface import Engine
 from worker.consumer import BELL_S, Consumer
@@ -209,9 +209,11 @@ class WorkerService:
         self._metrics.prompt_tokens.inc(len(request.prompt_ids))
         log.info("request_taken", extra={"request_id": request.request_id, "kind": kind, "owner": delivery.owner})
 
-    def _on_emit(self, seconds: float, emitted: Emitted) -> None:
+    def _on_emit(self, seconds: float, emitted: Emitted, emissions: list[Emission]) -> None:
         self._metrics.emit_duration.observe(seconds)
         self._metrics.fenced.inc(len(emitted.fenced))
+        if emitted.is_published:
+            self._metrics.generation_tokens.inc(sum(emission.num_tokens for emission in emissions))
 
     def _on_step(self, seconds: float, engine_load: EngineLoad) -> None:
         m = self._metrics

@@ -42,11 +42,12 @@ end
 
 local stream = 'q:' .. class .. ':' .. tenant
 local entry = add_entry(stream, id)
-local start_deadline = tonumber(start_ms) > 0 and now + start_ms or 0
+local tokens = tokens_in(prefix)
+local start_deadline = tonumber(start_ms) > 0 and tokens == 0 and now + start_ms or 0
 local deadline = tonumber(deadline_ms) > 0 and now + deadline_ms or 0
 redis.call('HSET', key('r', id), 'state', 'waiting', 'stream', stream, 'entry', entry, 'owner', '/0/' .. now,
   'attempt', 0, 'crashes', 0, 'tenant', tenant, 'class', class, 'prompt_tokens', prompt_tokens,
-  'max_tokens', max_tokens, 'n', n, 'tokens', tokens_in(prefix), 'bytes', #body, 'admitted_at', now,
+  'max_tokens', max_tokens, 'n', n, 'tokens', tokens, 'bytes', #body, 'admitted_at', now,
   'start_deadline', start_deadline, 'deadline', deadline, 'detached', ARGV[13], 'traceparent', ARGV[14])
 redis.call('SET', key('b', id), body)
 if prefix ~= '' then redis.call('SET', key('j', id), prefix) end

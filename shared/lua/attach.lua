@@ -1,7 +1,7 @@
 -- attach: one more gateway hears a request's events; its worker is told to publish there. Idempotent.
 -- KEYS[1] counts. ARGV: 1 id, 2 gateway.
 -- Replies {'gone'} | {state, owner, journal length}.
--- include: core, lease, request
+-- include: core, request
 local id, gateway = unpack(ARGV)
 local request = load(id)
 if not request then return {'gone'} end

@@ -2,7 +2,7 @@
 -- Idempotent.
 -- KEYS[1] counts. ARGV: 1 id, 2 gateway, 3 retention_s.
 -- Replies {'gone'} | {'left'} | {'cancelled'} | {the state it had already ended in}.
--- include: core, lease, request
+-- include: core, request
 local id, gateway, retention_s = unpack(ARGV)
 redis.call('SREM', key('g', id), gateway)
 redis.call('SREM', key('att', gateway), id)

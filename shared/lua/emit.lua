@@ -28,20 +28,13 @@ local function verdict(id, state, is_owner, offset, frames)
   return 'fenced'
 end
 
-local function first_token(id, fields)
-  redis.call('HSET', key('r', id), 'first_token_at', now)
-  local deadline = tonumber(fields[5] or '0')
-  if deadline > 0 then
-    redis.call('ZADD', base .. 'deadlines', deadline, id)
-  else
-    redis.call('ZREM', base .. 'deadlines', id)
-  end
-end
-
 local function append(id, fields, rest, num_tokens)
   redis.call('APPEND', key('j', id), rest)
   if num_tokens == 0 then return end
-  if redis.call('HINCRBY', key('r', id), 'tokens', num_tokens) == num_tokens then first_token(id, fields) end
+  if redis.call('HINCRBY', key('r', id), 'tokens', num_tokens) == num_tokens then
+    redis.call('HSET', key('r', id), 'first_token_at', now)
+    meet_start_deadline(id, fields[5])
+  end
   local account = fields[4] .. ' ' .. fields[3]
   charges[account] = (charges[account] or 0) + num_tokens
 end
@@ -51,7 +44,8 @@ for i = 6 + 2 * num_gateways, #ARGV, 7 do
   local fields = redis.call('HMGET', key('r', id), 'owner', 'state', 'tenant', 'class', 'deadline')
   local what, detail = verdict(id, fields[2], fields[1] == owner, tonumber(offset), frames)
   if what == 'append' then
-    append(id, fields, detail, tonumber(num_tokens))
+    -- What was partly there already is counted already.
+    append(id, fields, detail, #detail == #frames and tonumber(num_tokens) or tokens_in(detail))
     if final ~= '' then
       redis.call('HSET', key('r', id), 'usage', usage)
       settle(id, load(id), final, retention_s)

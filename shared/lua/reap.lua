@@ -3,12 +3,14 @@
 -- Blame: a crash counts against a request only if its journal did not grow since it was taken.
 -- KEYS[1] counts. ARGV: 1 lease_ms, 2 max_crashes, 3 retention_s, 4 page, then dead gateways.
 -- Replies {'grace'} | {'ok', requeued, dead, expired, orphans, more ('1' when a page was full)}.
--- include: core, lease, request
+-- include: core, request
 local lease_ms, max_crashes, retention_s, page = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local requeued, dead, expired, orphans, more = 0, 0, 0, 0, 0
 
 local function expire_deadlines()
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', base .. 'deadlines', '-inf', now, 'LIMIT', 0, page)) do
+  local due = redis.call('ZRANGEBYSCORE', base .. 'deadlines', '-inf', now, 'LIMIT', 0, page)
+  if #due == page then more = 1 end
+  for _, id in ipairs(due) do
     local request = load(id)
     if request and not is_done(request.state) then
       end_request(id, request, 'expired', 'deadline_exceeded', 'the deadline passed', retention_s)
@@ -57,9 +59,17 @@ local function take_back(id, worker, suspect)
   dead = dead + 1
 end
 
+-- The one to blame, also when an earlier page has taken it back already; nil when nobody is suspected.
+local function suspect_of(worker)
+  local suspect, blamed = unpack(redis.call('HMGET', key('w', worker), 'suspect', 'blamed'))
+  if not suspect or suspect == blamed then return suspect or nil end
+  if not redis.call('ZSCORE', key('own', worker), suspect) then return nil end
+  redis.call('HSET', key('w', worker), 'blamed', suspect)
+  return suspect
+end
+
 local function reap_worker(worker)
-  local suspect = redis.call('HGET', key('w', worker), 'suspect')
-  if suspect and not redis.call('ZSCORE', key('own', worker), suspect) then suspect = nil end
+  local suspect = suspect_of(worker)
   local streams = {}
   local held = redis.call('ZRANGE', key('own', worker), 0, page - 1)
   for _, id in ipairs(held) do
@@ -87,6 +97,8 @@ if now - last > lease_ms then
   return {'grace'}
 end
 if now < grace then return {'grace'} end
-for _, worker in ipairs(redis.call('ZRANGEBYSCORE', base .. 'lease', '-inf', now, 'LIMIT', 0, page)) do reap_worker(worker) end
+local late = redis.call('ZRANGEBYSCORE', base .. 'lease', '-inf', now, 'LIMIT', 0, page)
+if #late == page then more = 1 end
+for _, worker in ipairs(late) do reap_worker(worker) end
 for i = 5, #ARGV do cancel_orphans(ARGV[i]) end
 return {'ok', requeued, dead, expired, orphans, more}

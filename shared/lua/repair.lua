@@ -7,7 +7,7 @@
 --   | {'mismatch'}                            call again with the prefix
 --   | {'requeued'}                            the journal is now the prefix, and the request waits
 --   | {'contradiction'}                       no answer can continue what this client saw.
--- include: core, lease, request
+-- include: core, request
 local id, gateway, length, digest, owner, prefix = unpack(ARGV)
 length = tonumber(length)
 local request = load(id)
@@ -38,6 +38,8 @@ if kept > 0 and redis.call('GETRANGE', key('j', id), 0, kept - 1) ~= string.sub(
 end
 if witnessed > length then return {'contradiction'} end
 redis.call('SET', key('j', id), prefix)
-redis.call('HSET', key('r', id), 'witnessed', length, 'tokens', tokens_in(prefix))
+local tokens = tokens_in(prefix)
+redis.call('HSET', key('r', id), 'witnessed', length, 'tokens', tokens)
+if tokens > 0 then meet_start_deadline(id, request.deadline) end
 requeue(id, request, 'requeued')
 return {'requeued'}

@@ -1,14 +1,13 @@
 -- take: hands a worker what it has room for, never more: a request is peeked, and read only when it fits.
 -- `retry` first, then the classes in order, in a class the tenant of least virtual time.
 -- Workers share: beyond its part of all work a worker leaves what is younger than YOUNG_MS to the others.
--- KEYS[1] counts. ARGV: 1 worker, 2 nonce, 3 lease_ms, 4 slots (sequences), 5 room (tokens), 6 patience_ms,
---   7 retention_s.
+-- Does not renew the lease: a worker whose engine hangs must go late though it asks for more.
+-- KEYS[1] counts. ARGV: 1 worker, 2 nonce, 3 slots (sequences), 4 room (tokens), 5 patience_ms, 6 retention_s.
 -- Replies {'nolease'} | {'ok', waiting, {id, owner, body, journal, 'gateway gateway ...'}...}.
 -- include: core, lease, request
-local worker, nonce, lease_ms = unpack(ARGV, 1, 3)
-local slots, room, patience_ms, retention_s = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local worker, nonce = ARGV[1], ARGV[2]
+local slots, room, patience_ms, retention_s = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 if not holds_lease(worker, nonce) then return {'nolease'} end
-renew(worker, lease_ms)
 local taken = {}
 local YOUNG_MS = 100
 local held = redis.call('ZCARD', key('own', worker))

@@ -12,6 +12,7 @@ from shared.config import RedisSettings
 from shared.fsck import Books, fsck
 from shared.redis_client import Scripts, connect
 from shared.registry import Registry
+from shared.request_queue import Bounds, RequestQueue, Ticket
 
 
 async def books_of(stack: Stack) -> Books:
@@ -42,5 +43,22 @@ async def worker_loads(stack: Stack) -> list[dict[str, int]]:
         names = [keys.worker(card.revision, row.worker_id) for row in rows if row.lease_left_ms > 0]
         raw = [await scripts.client.hget(name, "load") for name in names]
         return [orjson.loads(load) for load in raw if load]
+    finally:
+        await scripts.client.aclose()
+
+
+async def admit_raw(stack: Stack, request_id: str, body: bytes) -> str:
+    """Put any bytes into the queue as a body; the state it ends in."""
+    scripts = Scripts(connect(RedisSettings(redis_url=stack.valkey.url)))
+    try:
+        (card,) = await Registry(scripts).models()
+        queue = RequestQueue(scripts, card.revision, retention_s=60, lease_ms=1500)
+        ticket = Ticket(request_id, "default", "t", prompt_tokens=1, max_tokens=1, n=1)
+        await queue.admit(ticket, body, Bounds(0, 0, 0), gateway="")
+        while True:
+            state = await scripts.client.hget(keys.request(card.revision, request_id), "state")
+            if state not in (b"waiting", b"running"):
+                return (state or b"gone").decode()
+            await asyncio.sleep(0.02)
     finally:
         await scripts.client.aclose()

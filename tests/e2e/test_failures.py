@@ -12,7 +12,7 @@ import pytest
 from openai import APIError, AsyncOpenAI
 
 from loadtest.stack import Stack
-from tests.e2e.books import books_of, settled_books, worker_loads
+from tests.e2e.books import admit_raw, books_of, settled_books, worker_loads
 from tests.e2e.conftest import async_client_of
 
 pytestmark = pytest.mark.e2e
@@ -22,6 +22,12 @@ MESSAGES: list[Any] = [{"role": "user", "content": "Tell me of the river."}]
 @pytest.fixture
 async def client(breakable: Stack) -> AsyncIterator[AsyncOpenAI]:
     async with async_client_of(breakable) as client:
+        yield client
+
+
+@pytest.fixture
+async def idle_client(simulated: Stack) -> AsyncIterator[AsyncOpenAI]:
+    async with async_client_of(simulated) as client:
         yield client
 
 
@@ -128,3 +134,9 @@ async def blocks_are_free(stack: Stack) -> None:
         if loads and all(load["kv_blocks_used"] == 0 and load["num_running"] == 0 for load in loads):
             return
         await asyncio.sleep(0.05)
+
+
+async def test_a_body_no_worker_understands_fails_alone(simulated: Stack, idle_client: AsyncOpenAI) -> None:
+    expected = await answer(idle_client)
+    assert await admit_raw(simulated, "not-understood", b'{"from":"the future"}') == "failed"
+    assert await answer(idle_client) == expected

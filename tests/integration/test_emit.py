@@ -136,3 +136,24 @@ async def test_after_a_silence_nobody_is_late_for_a_lease(actors: Actors) -> Non
     await actors.scripts.client.execute_command("ZADD", keys.lease(MODEL), 1, "w1")  # type: ignore[attr-defined]
     assert (await actors.reap()).is_grace
     assert await actors.state("r1") == "running"
+
+
+async def test_tokens_are_counted_once_where_a_repeat_brings_new_ones(actors: Actors) -> None:
+    await actors.admit("r1")
+    await actors.register("w1")
+    delivery = await actors.take_one("w1")
+    start = actors.tail[delivery.request_id, delivery.owner]
+    await actors.emit("w1", delivery, tokens(7))
+    actors.tail[delivery.request_id, delivery.owner] = start
+    await actors.emit("w1", delivery, tokens(7) + tokens(8), num_tokens=2)
+    assert await actors.scripts.client.hget(keys.request(MODEL, "r1"), "tokens") == b"2"
+
+
+async def test_asking_for_work_does_not_keep_a_lease(actors: Actors) -> None:
+    """A worker whose engine hangs still asks: it must go late all the same."""
+    await actors.register("w1")
+    await actors.lose("w1")
+    assert await actors.take("w1") == []
+    await actors.reap()
+    with pytest.raises(LeaseLost):
+        await actors.take("w1")

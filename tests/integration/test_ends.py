@@ -104,3 +104,13 @@ async def test_a_stream_without_entries_is_gone(actors: Actors) -> None:
     left = [key async for key in actors.scripts.client.scan_iter(keys.base(MODEL) + "q:*")]
     assert left == []
     assert END.endswith(b"]\n")
+
+
+async def test_deadlines_are_worked_off_in_pages(actors: Actors) -> None:
+    for i in range(3):
+        await actors.admit(f"r{i}", start_deadline_ms=60_000)
+        await actors.scripts.client.execute_command("ZADD", keys.deadlines(MODEL), 1, f"r{i}")  # type: ignore[attr-defined]
+    await actors.forget_grace()
+    first = await actors.queue.reap((), max_crashes=3, page=2)
+    second = await actors.queue.reap((), max_crashes=3, page=2)
+    assert [(r.expired, r.has_more) for r in (first, second)] == [(2, True), (1, False)]

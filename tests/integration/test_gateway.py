@@ -220,3 +220,27 @@ async def test_admission_waits_out_a_short_restart(tmp_path) -> None:
             await submitting
     finally:
         server.kill()
+
+
+async def test_a_client_that_leaves_during_admission_leaves_nothing_behind(gateway: Gateway, actors: Actors) -> None:
+    await gateway.submit("warm")
+    client = actors.scripts.client
+    await client.execute_command("CLIENT", "PAUSE", "200", "WRITE")  # type: ignore[attr-defined]
+    submitting = asyncio.create_task(gateway.submit("r1"))
+    await asyncio.sleep(0.05)  # the admission is at the server, which does not answer yet
+    submitting.cancel()
+    while await actors.state("r1") != "cancelled":
+        pass
+    assert await actors.problems() == []
+
+
+async def test_a_request_brought_back_late_keeps_its_deadline(gateway: Gateway, actors: Actors) -> None:
+    delivery = await started(gateway, actors)
+    async with gateway.dispatcher.follow("r1") as frames:
+        await actors.emit("w1", delivery, tokens(7))
+        assert await gateway.ids_until(frames, 1) == [7]
+        await actors.scripts.client.execute_command("FLUSHALL")  # type: ignore[attr-defined]
+        while await actors.state("r1") == "gone":
+            pass
+        # It has a token: the deadline for the first one is met, and must not end it in the middle.
+        assert await actors.scripts.client.zcard(keys.deadlines(MODEL)) == 0

@@ -40,6 +40,15 @@ local function tokens_in(journal)
   return tokens
 end
 
+-- A client has its first token: from here on only `deadline` counts.
+local function meet_start_deadline(id, deadline)
+  if tonumber(deadline or '0') > 0 then
+    redis.call('ZADD', base .. 'deadlines', deadline, id)
+  else
+    redis.call('ZREM', base .. 'deadlines', id)
+  end
+end
+
 -- Acknowledged and deleted together; a stream without entries goes, and its group with it.
 local function drop_entry(request)
   local stream = base .. request.stream
