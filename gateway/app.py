@@ -19,12 +19,12 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from gateway.catalogue import Catalogue
-from gateway.connection import Abortable
 from gateway.dependencies import Services, TextPool
 from gateway.dispatch import Dispatcher
-from gateway.errors import install_error_handlers
 from gateway.fanout import Fanout
-from gateway.middleware import install_middleware
+from gateway.http.connection import Abortable
+from gateway.http.errors import install_error_handlers
+from gateway.http.middleware import install_middleware
 from gateway.routes import health, openai
 from gateway.upkeep import Upkeep
 from shared.config import GatewaySettings, load

@@ -21,7 +21,7 @@ from shared.redis_client import Scripts, end_tasks
 from shared.registry import Registry
 from shared.request_queue import RequestQueue
 from shared.schemas import ModelCard
-from shared.tokenizer import Tokenizer, decode_blob
+from shared.text.tokenizer import Tokenizer, decode_blob
 
 _FORGET_S = 60.0
 log = logging.getLogger(__name__)

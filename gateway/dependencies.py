@@ -17,10 +17,10 @@ from fastapi import Depends
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request as HttpRequest
 
-from gateway.options import AdmissionOptions
+from gateway.http.options import AdmissionOptions
 from shared.config import GatewaySettings
 from shared.schemas import Frame, ModelCard, Request
-from shared.tokenizer import Tokenizer
+from shared.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 # Rendering and tokenizing this much takes about as long as handing it to a thread.

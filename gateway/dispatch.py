@@ -19,7 +19,7 @@ from redis.exceptions import OutOfMemoryError, RedisError
 from gateway.admission import refusal
 from gateway.catalogue import Catalogue
 from gateway.fanout import Fanout
-from gateway.options import AdmissionOptions
+from gateway.http.options import AdmissionOptions
 from gateway.subscription import Subscription
 from shared.config import GatewaySettings
 from shared.errors import RequestNotFound, Unavailable

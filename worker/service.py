@@ -31,8 +31,8 @@ from shared.redis_client import AWAY, Scripts, connect, end_tasks, inspect_serve
 from shared.registry import Registry
 from shared.request_queue import Delivery, LeaseLost, RequestQueue
 from shared.schemas import ModelCard, Request, WorkerInfo
+from shared.text.tokenizer import encode_blob
 from shared.token_stream import Emission, Emitted, TokenStream
-from shared.tokenizer import encode_blob
 from worker.backends.interface import Engine
 from worker.consumer import BELL_S, Consumer
 from worker.engine.outputs import EngineLoad

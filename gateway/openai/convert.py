@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gateway.openai.protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.schemas import ModelCard, Request, SamplingParams
-from shared.tokenizer import Tokenizer
+from shared.text.tokenizer import Tokenizer
 
 DEFAULT_COMPLETION_TOKENS = 16
 # Seeds stay below 2**53 when drawn here, so that every JSON reader shows them exactly.

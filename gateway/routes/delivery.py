@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from gateway.dependencies import Dispatcher
-from gateway.errors import error_payload
+from gateway.http.errors import error_payload
+from gateway.http.sse import event
 from gateway.openai.chunks import DONE, ChunkStream
 from gateway.openai.replies import Reply
-from gateway.sse import event
 from shared.errors import HeadraceError
 
 

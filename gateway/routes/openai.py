@@ -15,8 +15,10 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from gateway.connection import while_connected
 from gateway.dependencies import Services, ServicesDep
+from gateway.http.connection import while_connected
+from gateway.http.options import admission_options
+from gateway.http.sse import EventStream
 from gateway.openai.chunks import CHAT_CHUNKS, COMPLETION_CHUNKS, ChunkShape, ChunkStream
 from gateway.openai.convert import Target, chat_request, completion_request
 from gateway.openai.identity import Identity, identity_of
@@ -28,10 +30,8 @@ from gateway.openai.protocol import (
     parse_completion,
 )
 from gateway.openai.replies import CHAT_REPLY, COMPLETION_REPLY, Reply, ReplyShape
-from gateway.options import admission_options
 from gateway.routes.delivery import opened_events, plain_body
 from gateway.routes.documentation import body_schema
-from gateway.sse import EventStream
 from shared.errors import InvalidRequest
 from shared.schemas import ModelCard, Request
 

@@ -1,6 +1,7 @@
 -- reap: gives back the work of late workers, expires deadlines, cancels orphans of dead gateways. Any process calls it.
 -- Grace: after a silence longer than a lease (Redis or everybody was down) nobody is late for one lease more.
--- Blame: a crash counts against a request only if its journal did not grow since it was taken.
+-- Blame: a crash counts against a request only if its journal did not grow since it was taken. Who has two such
+-- crashes is tried by `take` beside proven work only, so that an innocent is not blamed for its company any more.
 -- KEYS[1] counts. ARGV: 1 lease_ms, 2 max_crashes, 3 retention_s, 4 page, then dead gateways.
 -- Replies {'grace'} | {'ok', requeued, dead, expired, orphans, more ('1' when a page was full)}.
 -- include: core, request
@@ -35,19 +36,18 @@ local function cancel_orphans(gateway)
   end
 end
 
-local function blame(id, request, suspect)
-  local grew = redis.call('STRLEN', key('j', id)) > tonumber(request.taken_length or '0')
-  if grew or (suspect and suspect ~= id) then return tonumber(request.crashes) end
+local function blame(id, request)
+  if has_grown(id, request.taken_length) then return tonumber(request.crashes) end
   return redis.call('HINCRBY', key('r', id), 'crashes', 1)
 end
 
-local function take_back(id, worker, suspect)
+local function take_back(id, worker)
   local request = load(id)
   if not request or request.state ~= 'running' or worker_of(request.owner) ~= worker then
     redis.call('ZREM', key('own', worker), id)
     return
   end
-  local crashes = blame(id, request, suspect)
+  local crashes = blame(id, request)
   if crashes <= max_crashes then
     requeue(id, request, 'requeued')
     requeued = requeued + 1
@@ -59,23 +59,13 @@ local function take_back(id, worker, suspect)
   dead = dead + 1
 end
 
--- The one to blame, also when an earlier page has taken it back already; nil when nobody is suspected.
-local function suspect_of(worker)
-  local suspect, blamed = unpack(redis.call('HMGET', key('w', worker), 'suspect', 'blamed'))
-  if not suspect or suspect == blamed then return suspect or nil end
-  if not redis.call('ZSCORE', key('own', worker), suspect) then return nil end
-  redis.call('HSET', key('w', worker), 'blamed', suspect)
-  return suspect
-end
-
 local function reap_worker(worker)
-  local suspect = suspect_of(worker)
   local streams = {}
   local held = redis.call('ZRANGE', key('own', worker), 0, page - 1)
   for _, id in ipairs(held) do
     local stream = redis.call('HGET', key('r', id), 'stream')
     if stream then streams[stream] = true end
-    take_back(id, worker, suspect)
+    take_back(id, worker)
   end
   for stream, _ in pairs(streams) do
     if redis.call('EXISTS', base .. stream) == 1 and #redis.call('XPENDING', base .. stream, 'w', '-', '+', 1, worker) == 0 then

@@ -16,7 +16,6 @@ local all_work = redis.call('HMGET', KEYS[1], 'waiting', 'running')
 local share = ((tonumber(all_work[1] or '0')) + tonumber(all_work[2] or '0'))
   / math.max(1, redis.call('ZCOUNT', base .. 'lease', now, '+inf'))
 local is_closed = false -- nothing more is taken: somebody was passed over for too long, or the rest is others'
-local rotated = {}
 
 -- The next undelivered entry of a stream: its entry id and request id, or nil.
 local function peek(stream)
@@ -43,13 +42,19 @@ local function pass_over(id, request)
   end
 end
 
--- Only one suspect (crashed workers twice without a token) runs beside a worker's other work.
-local function may_take_suspect(id, request)
-  if tonumber(request.crashes) < 2 then return true end
-  local current = redis.call('HGET', key('w', worker), 'suspect')
-  if current and current ~= id and redis.call('ZSCORE', key('own', worker), current) then return false end
-  redis.call('HSET', key('w', worker), 'suspect', id)
-  return true
+-- A suspect (crashed workers twice without a token) is tried beside work that has shown its worth only: so a crash
+-- before its next token has one cause. Until that token its worker takes nothing else.
+local function has_unproven()
+  for _, id in ipairs(redis.call('ZRANGE', key('own', worker), 0, -1)) do
+    if not has_grown(id, redis.call('HGET', key('r', id), 'taken_length')) then return true end
+  end
+  return false
+end
+
+local function tries_suspect()
+  local suspect = redis.call('HGET', key('w', worker), 'suspect')
+  return suspect and redis.call('ZSCORE', key('own', worker), suspect)
+    and not has_grown(suspect, redis.call('HGET', key('r', suspect), 'taken_length'))
 end
 
 local function hand_over(id, request, stream)
@@ -98,12 +103,10 @@ local function try_stream(stream)
     return false
   end
   if not fits(request) then pass_over(id, request) return false end
-  if not may_take_suspect(id, request) then
-    if rotated[id] then return false end
-    rotated[id] = true
-    drop_entry(request)
-    redis.call('HSET', key('r', id), 'stream', 'q:retry', 'entry', add_entry('q:retry', id))
-    return true
+  if tonumber(request.crashes) >= 2 then
+    is_closed = true
+    if has_unproven() then return false end
+    redis.call('HSET', key('w', worker), 'suspect', id)
   end
   hand_over(id, request, stream)
   return true
@@ -126,6 +129,7 @@ local function try_any()
   return false
 end
 
+if tries_suspect() then is_closed = true end
 while slots > 0 and not is_closed and try_any() do end
 local waiting = tonumber(redis.call('HGET', KEYS[1], 'waiting') or '0')
 if waiting > 0 and (#taken > 0 or is_closed) then ring() end

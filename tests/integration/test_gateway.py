@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from gateway.catalogue import Catalogue
 from gateway.dispatch import Dispatcher
 from gateway.fanout import Fanout
-from gateway.options import AdmissionOptions
+from gateway.http.options import AdmissionOptions
 from loadtest.valkey import Valkey
 from shared import keys
 from shared.config import GatewaySettings

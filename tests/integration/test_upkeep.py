@@ -17,7 +17,7 @@ from shared.observability import GatewayMetrics
 from shared.redis_client import Scripts
 from shared.registry import Registry
 from shared.schemas import ModelCard
-from shared.tokenizer import encode_blob
+from shared.text.tokenizer import encode_blob
 from worker.backends.simulated import SimulatedConfig, build_simulated
 
 

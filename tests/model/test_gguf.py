@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shared.errors import ConfigurationError
-from shared.tokenizer import Tokenizer
+from shared.text.tokenizer import Tokenizer
 from tests.model.conftest import Load
 from worker.model.gguf import GGUFCheckpoint
 

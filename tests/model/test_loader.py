@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from shared.errors import ConfigurationError
-from shared.tokenizer import blob_digest
+from shared.text.tokenizer import blob_digest
 from tests.model.conftest import Load
 from tests.model.stepper import Sequence, Stepper
 from tests.model.tiny_model import VOCAB, write_model

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from shared.tokenizer import Tokenizer
+from shared.text.tokenizer import Tokenizer
 from tests.model.conftest import Load
 from tests.model.reference import Reference
 from tests.model.stepper import Sequence, Stepper

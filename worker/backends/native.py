@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shared.schemas import ModelCard, TokenizerBlob
-from shared.tokenizer import Tokenizer
+from shared.text.tokenizer import Tokenizer
 from worker.backends.interface import Engine
 from worker.engine.engine import EngineCore
 from worker.engine.kv_cache_manager import KVCacheManager

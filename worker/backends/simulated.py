@@ -14,7 +14,7 @@ from hashlib import blake2b
 from weakref import WeakKeyDictionary
 
 from shared.schemas import ModelCard
-from shared.tokenizer import Tokenizer, blob_digest
+from shared.text.tokenizer import Tokenizer, blob_digest
 from worker.backends.interface import Engine
 from worker.backends.simulated_text import SimulatedText, mix
 from worker.engine.engine import EngineCore

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from shared.errors import ConfigurationError
 from shared.schemas import ModelCard, TokenizerBlob
-from shared.tokenizer import blob_digest
+from shared.text.tokenizer import blob_digest
 from worker.model.runner import LoadedModel, Runner
 
 if TYPE_CHECKING:

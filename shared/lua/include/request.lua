@@ -15,6 +15,11 @@ local function is_done(state)
   return state ~= 'waiting' and state ~= 'running'
 end
 
+-- Made a token or more since it was taken.
+local function has_grown(id, taken_length)
+  return redis.call('STRLEN', key('j', id)) > tonumber(taken_length or '0')
+end
+
 local function worker_of(owner)
   return string.match(owner or '', '^([^/]*)/') or ''
 end

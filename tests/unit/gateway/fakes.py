@@ -15,14 +15,14 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter
 
 from gateway.dependencies import Services, TextPool
-from gateway.errors import install_error_handlers
-from gateway.middleware import install_middleware
-from gateway.options import AdmissionOptions
+from gateway.http.errors import install_error_handlers
+from gateway.http.middleware import install_middleware
+from gateway.http.options import AdmissionOptions
 from gateway.routes import health, openai
 from shared.config import GatewaySettings
 from shared.errors import ModelNotFound
 from shared.schemas import ChoiceEndFrame, EndFrame, EventFrame, Frame, ModelCard, Outcome, Request, TokensFrame, Usage
-from shared.tokenizer import Tokenizer
+from shared.text.tokenizer import Tokenizer
 from tests.unit.shared.tokenizer_samples import CHAT_TEMPLATE, blob_of, byte_level
 
 CARD = ModelCard(

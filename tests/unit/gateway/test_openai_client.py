@@ -13,7 +13,7 @@ import openai
 import pytest
 import uvicorn
 
-from gateway.connection import Abortable
+from gateway.http.connection import Abortable
 from shared.config import GatewaySettings
 from shared.errors import Overloaded
 from shared.schemas import ChoiceEndFrame, EndFrame, ErrorInfo, Frame, Outcome, TokensFrame, Usage

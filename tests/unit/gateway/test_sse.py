@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.sse import EventStream, StreamStalled, event
+from gateway.http.sse import EventStream, StreamStalled, event
 
 
 class Client:

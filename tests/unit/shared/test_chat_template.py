@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shared.errors import ConfigurationError, InvalidRequest
-from shared.tokenizer import Tokenizer
+from shared.text.tokenizer import Tokenizer
 from tests.unit.shared.tokenizer_samples import CHAT_TEMPLATE, blob_of, byte_level
 
 RAW = byte_level()

@@ -8,7 +8,7 @@ from tokenizers import decoders, models
 
 from shared.errors import ConfigurationError
 from shared.schemas import TokenizerBlob
-from shared.tokenizer import Tokenizer, blob_digest, decode_blob, encode_blob
+from shared.text.tokenizer import Tokenizer, blob_digest, decode_blob, encode_blob
 from tests.unit.shared.tokenizer_samples import blob_of, byte_level, sentence_piece, smollm2
 
 BYTE_LEVEL = byte_level()

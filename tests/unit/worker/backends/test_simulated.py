@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.tokenizer import Tokenizer
+from shared.text.tokenizer import Tokenizer
 from tests.unit.worker.engine.harness import answer, drain, make_request, start
 from worker.backends.simulated import SimulatedConfig, build_simulated
 from worker.backends.simulated_text import SimulatedText, byte_alphabet

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.connection import disconnected, finish, quietly, try_abort
+from gateway.http.connection import disconnected, finish, quietly, try_abort
 
 KEEP_ALIVE = b": keep-alive\n\n"
 HEADERS = {

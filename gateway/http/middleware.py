@@ -16,8 +16,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.connection import ClientLeft
-from gateway.errors import error_response, internal_error
+from gateway.http.connection import ClientLeft
+from gateway.http.errors import error_response, internal_error
 from gateway.openai.identity import new_request_id
 from shared.errors import BodyTooLarge
 

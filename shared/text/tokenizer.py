@@ -18,9 +18,9 @@ from typing import Any, cast
 import msgspec
 from tokenizers import Tokenizer as RawTokenizer
 
-from shared.chat_template import ChatTemplate
 from shared.errors import ConfigurationError, InvalidRequest
 from shared.schemas import TokenizerBlob
+from shared.text.chat_template import ChatTemplate
 
 SPACE_MARK = "\u2581"
 _blob_decoder = msgspec.json.Decoder(TokenizerBlob)
