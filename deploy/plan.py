@@ -21,6 +21,7 @@ from shared.config import LauncherSettings
 
 GATEWAY = (sys.executable, "-m", "gateway.app")
 WORKER = (sys.executable, "-m", "worker.service")
+CHAOS = (sys.executable, "-m", "loadtest", "chaos")
 
 
 @dataclass(frozen=True)

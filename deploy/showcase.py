@@ -29,17 +29,18 @@ class Answer:
     num_chunks: int
 
 
-def instructions(base_url: str, model: str) -> list[str]:
-    """A curl line and an OpenAI SDK snippet, as lines to print and to copy."""
+def instructions(base_url: str, model: str, *, is_open: bool) -> list[str]:
+    """A curl line and an OpenAI SDK snippet, as lines to print and to copy. `is_open`: it needs no API key."""
+    key, header = ("unused", "") if is_open else ("YOUR_KEY", " -H 'authorization: Bearer YOUR_KEY'")
     body = json.dumps({"model": model, "stream": True, "messages": [{"role": "user", "content": QUESTION}]})
     return [
         "Try it:",
-        f"  curl -N {base_url}/v1/chat/completions -H 'content-type: application/json' \\",
+        f"  curl -N {base_url}/v1/chat/completions -H 'content-type: application/json'{header} \\",
         f"    -d '{body}'",
         "",
         "Or with the OpenAI SDK:",
         "  from openai import OpenAI",
-        f'  client = OpenAI(base_url="{base_url}/v1", api_key="unused")',
+        f'  client = OpenAI(base_url="{base_url}/v1", api_key="{key}")',
         f'  reply = client.chat.completions.create(model="{model}", messages=[{{"role": "user", "content": "Hello"}}])',
         "  print(reply.choices[0].message.content)",
     ]
@@ -56,6 +57,14 @@ async def first_model(client: httpx.AsyncClient) -> str | None:
     except (httpx.HTTPError, ValueError, KeyError):
         return None
     return next((name for name, number in workers.items() if number), None)
+
+
+async def is_open(client: httpx.AsyncClient) -> bool:
+    """Whether it serves who sends no API key."""
+    try:
+        return (await client.get("/v1/models")).status_code != 401
+    except httpx.HTTPError:
+        return True
 
 
 async def stream_answer(client: httpx.AsyncClient, model: str, write: Write) -> Answer:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -18,18 +19,22 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
+from gateway.auth import Authenticator
 from gateway.catalogue import Catalogue
 from gateway.dependencies import Services, TextPool
-from gateway.dispatch import Dispatcher
 from gateway.fanout import Fanout
 from gateway.http.connection import Abortable
 from gateway.http.errors import install_error_handlers
 from gateway.http.middleware import install_middleware
-from gateway.routes import health, openai
+from gateway.metering import MeteredDispatcher
+from gateway.routes import health, openai, operator, requests
 from gateway.upkeep import Upkeep
+from shared import faults
+from shared.access.keyring import read_key_file
 from shared.config import GatewaySettings, load
 from shared.errors import ConfigurationError
 from shared.observability import GatewayMetrics, configure_logging
+from shared.operations.access import Operators
 from shared.redis_client import Scripts, connect
 
 KEEPALIVE_S = 75
@@ -48,7 +53,9 @@ def create_app(settings: GatewaySettings) -> ASGIApp:
     install_middleware(app, settings.max_body_bytes)
     install_error_handlers(app)
     app.include_router(openai.router)
+    app.include_router(requests.router)
     app.include_router(health.router)
+    app.include_router(operator.router)
     return Abortable(app)
 
 
@@ -56,17 +63,22 @@ def create_app(settings: GatewaySettings) -> ASGIApp:
 async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     settings: GatewaySettings = app.state.settings
     metrics = GatewayMetrics(CollectorRegistry())
+    faults.arm(settings.faults, sleep=asyncio.sleep, on_fault=lambda kind: metrics.faults_injected.labels(kind).inc())
     scripts = Scripts(connect(settings))
     gateway = f"g-{secrets.token_hex(4)}"
     catalogue = Catalogue(settings, scripts, metrics)
     fanout = Fanout(settings, scripts, gateway, metrics)
-    dispatcher = Dispatcher(settings, scripts, gateway, fanout, catalogue, metrics)
+    authenticator = Authenticator(settings, scripts)
+    dispatcher = MeteredDispatcher(settings, scripts, gateway, fanout, catalogue, metrics)
     upkeep = Upkeep(settings, scripts, gateway, catalogue, metrics)
     text_pool = TextPool(settings.text_threads)
-    app.state.services = Services(settings, catalogue, dispatcher, upkeep, text_pool, metrics.registry)
+    app.state.services = Services(settings, authenticator, catalogue, dispatcher, upkeep, text_pool, metrics.registry)
+    operators = app.state.operators = Operators(settings, authenticator.operator_of)
+    await authenticator.start()
     await upkeep.start()
     await catalogue.start()
     fanout.start()
+    dispatcher.start()
     try:
         yield
     finally:
@@ -74,6 +86,8 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
         await fanout.stop()
         await catalogue.stop()
         await upkeep.stop()
+        await authenticator.stop()
+        await operators.stop()
         text_pool.close()
         await scripts.client.aclose()
 
@@ -82,6 +96,8 @@ def main() -> None:
     """`headrace gateway`: settings from the environment; exit 2 for a wrong setting."""
     try:
         settings = load(GatewaySettings)
+        if settings.keys_file:
+            read_key_file(settings.keys_file)
     except ConfigurationError as error:
         print(f"headrace gateway: {error.message}", file=sys.stderr)
         sys.exit(2)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from redis.exceptions import RedisError
 
 from gateway.admission import DrainRate
+from shared import keys
 from shared.config import GatewaySettings
 from shared.errors import ModelNotFound, Unavailable
 from shared.observability import GatewayMetrics
@@ -33,6 +34,7 @@ class _Known:
 
     card: ModelCard
     num_workers: int = 0
+    is_paused: bool = False
     seen_at: float = field(default_factory=time.monotonic)
     drain: DrainRate = field(default_factory=DrainRate)
 
@@ -60,6 +62,10 @@ class Catalogue:
         """One card a name."""
         return [self._best(name).card for name in sorted({known.card.name for known in self._known.values()})]
 
+    def revisions(self) -> list[str]:
+        """Every model revision known: where a request may be."""
+        return list(self._known)
+
     def find(self, name: str) -> ModelCard:
         """The card of a model name or of one of its revisions. Raises ModelNotFound, Unavailable."""
         if name in self._known:
@@ -78,8 +84,12 @@ class Catalogue:
             numbers[known.card.name] = numbers.get(known.card.name, 0) + known.num_workers
         return numbers
 
+    def paused(self) -> list[str]:
+        """Revisions an operator has paused."""
+        return sorted(revision for revision, known in self._known.items() if known.is_paused)
+
     def drain_per_s(self, model: str) -> float:
-        """Requests of a model ended a second, lately."""
+        """Requests of a model taken from its queue a second, when some waited last; 0: not known."""
         known = self._known.get(model)
         return known.drain.per_s if known else 0.0
 
@@ -141,9 +151,10 @@ class Catalogue:
         revision, name = known.card.revision, known.card.name
         queue = RequestQueue(self._scripts, revision, self._settings.retention_s, self._settings.lease_ms)
         counts = await queue.counts()
+        known.is_paused = await self._scripts.client.exists(keys.paused(revision)) == 1
         known.num_workers = await self._registry.num_live_workers(revision)
-        ended = sum(value for key, value in counts.items() if key.startswith("total_") and key != "total_admitted")
-        known.drain.observe(ended, time.monotonic())
+        is_draining = counts.get("waiting", 0) > 0 and known.num_workers > 0 and not known.is_paused
+        known.drain.observe(counts.get("takes", 0), time.monotonic(), is_draining=is_draining)
         self._metrics.queue_depth.labels(name).set(counts.get("waiting", 0))
         self._metrics.queue_tokens.labels(name).set(counts.get("waiting_tokens", 0))
         self._metrics.queue_in_flight.labels(name).set(counts.get("running", 0))

@@ -17,9 +17,14 @@ from fastapi import Depends
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request as HttpRequest
 
+from gateway.dispatch import Placed
 from gateway.http.options import AdmissionOptions
+from gateway.lookup import Found, Place
+from shared.access.entries import Tenant
+from shared.access.limits import LimitStanding
 from shared.config import GatewaySettings
-from shared.schemas import Frame, ModelCard, Request
+from shared.registry import RequestRecord
+from shared.schemas import EventFrame, Frame, ModelCard, Request
 from shared.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -36,6 +41,10 @@ class Catalogue(Protocol):
         """Live workers by model name."""
         ...
 
+    def paused(self) -> list[str]:
+        """Revisions an operator has paused: they are admitted to, and not served."""
+        ...
+
     def find(self, name: str) -> ModelCard:
         """Raises ModelNotFound, or Unavailable when no model is known at all."""
         ...
@@ -43,11 +52,53 @@ class Catalogue(Protocol):
     async def tokenizer(self, card: ModelCard) -> Tokenizer: ...
 
 
+class Authenticator(Protocol):
+    def tenant(self, authorization: str) -> Tenant:
+        """Whose the key of an Authorization header is. Raises AuthenticationFailed or Unavailable."""
+        ...
+
+
 class Dispatcher(Protocol):
     """Admission, and the journals of what was admitted."""
 
-    async def submit(self, request: Request, options: AdmissionOptions) -> None:
-        """Raises Overloaded or Unavailable; on return the request is queued."""
+    async def reserve(self, tenant: Tenant, request: Request) -> LimitStanding | None:
+        """Charge a request to its tenant's limits, before `submit`. None: it has none. May raise Unavailable."""
+        ...
+
+    async def submit(self, request: Request, options: AdmissionOptions) -> Placed:
+        """Raises Overloaded, Unavailable or IdempotencyConflict; on return the request is queued, or joined."""
+        ...
+
+    async def join_run(self, request: Request, options: AdmissionOptions) -> Placed | None:
+        """Join the run that the idempotency key of `options` has, if any. May raise IdempotencyConflict."""
+        ...
+
+    async def join(self, request_id: str, tenant: str) -> Placed:
+        """One more client is about to follow. Raises RequestNotFound, also for another tenant's."""
+        ...
+
+    async def find(self, request_id: str, tenant: str) -> Found:
+        """Raises RequestNotFound, also for another tenant's."""
+        ...
+
+    async def record(self, placed: Placed) -> RequestRecord:
+        """What is known of a request that was submitted or joined. Raises RequestNotFound, Unavailable."""
+        ...
+
+    async def events(self, found: Found) -> list[EventFrame]:
+        """What happened to it so far."""
+        ...
+
+    async def place(self, found: Found) -> Place | None:
+        """Where a request waits; None when it does not."""
+        ...
+
+    async def place_here(self, request_id: str) -> Place | None:
+        """As `place`, for a request that is followed here; free while it runs."""
+        ...
+
+    async def cancel(self, request_id: str, tenant: str) -> str:
+        """The state it has ended in."""
         ...
 
     def follow(self, request_id: str) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:
@@ -79,6 +130,7 @@ class TextPool:
 @dataclass(frozen=True, slots=True)
 class Services:
     settings: GatewaySettings
+    authenticator: Authenticator
     catalogue: Catalogue
     dispatcher: Dispatcher
     readiness: Readiness
@@ -91,3 +143,11 @@ def _services(http: HttpRequest) -> Services:
 
 
 ServicesDep = Annotated[Services, Depends(_services)]
+
+
+async def _tenant(http: HttpRequest, services: ServicesDep) -> Tenant:
+    """Asked before a route runs, so before a body is read."""
+    return services.authenticator.tenant(http.headers.get("authorization", ""))
+
+
+TenantDep = Annotated[Tenant, Depends(_tenant)]

@@ -1,37 +1,51 @@
 """Dispatcher: submit a request to the queue, follow its frames, cancel it.
 
 The gateway hears a request before it is admitted, so nothing of it can be missed. Leaving `follow` before the
-end detaches, and the last one to leave cancels. A command to Redis is never cut off half-way on a shared
-connection: it is shielded, and finished in the background when its caller is gone.
+end detaches, and the last one to leave cancels (attendance.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable
-from contextlib import asynccontextmanager
-from typing import TypeVar
+from collections import defaultdict
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 
 from redis.exceptions import OutOfMemoryError, RedisError
 
-from gateway.admission import refusal
+from gateway.admission import Promises, max_ahead, refusal
+from gateway.attendance import Attendance
 from gateway.catalogue import Catalogue
 from gateway.fanout import Fanout
 from gateway.http.options import AdmissionOptions
+from gateway.lookup import Found, Lookup, Place
 from gateway.subscription import Subscription
+from shared import faults
 from shared.config import GatewaySettings
-from shared.errors import RequestNotFound, Unavailable
+from shared.durability import Durability, make_durable
+from shared.errors import HeadraceError, RequestNotFound, Unavailable
 from shared.observability import GatewayMetrics
 from shared.redis_client import AWAY, Scripts
+from shared.registry import RequestRecord
 from shared.request_queue import Admitted, Bounds, RequestQueue, Ticket
-from shared.schemas import EndFrame, Frame, Request, TokensFrame, decode_frames, encode_request
+from shared.schemas import EventFrame, Frame, Request, ServiceClass, encode_request
 
-log = logging.getLogger(__name__)
 _RETRY_S = 0.1
-_DETACH_TRIES = 50
-T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a submitted request is: under its own id, or under that of the run its idempotency key has.
+
+    `place` is None for one that was joined; `durability` is that of a detached one.
+    """
+
+    request_id: str
+    model: str
+    place: Place | None = None
+    durability: Durability | None = None
 
 
 class Dispatcher:
@@ -48,11 +62,106 @@ class Dispatcher:
         self._catalogue = catalogue
         self._metrics = metrics
         self._bounds = Bounds(settings.max_waiting, settings.max_waiting_tokens, settings.max_waiting_bytes)
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._promises: defaultdict[str, Promises] = defaultdict(Promises)
+        self._attendance = Attendance(settings, scripts, gateway, fanout, metrics)
+        self._lookup = Lookup(settings, scripts, catalogue)
+        self._class_weights = {
+            ServiceClass.PRIORITY: settings.class_weight_priority,
+            ServiceClass.DEFAULT: settings.class_weight_default,
+            ServiceClass.FLEX: settings.class_weight_flex,
+            ServiceClass.BATCH: settings.class_weight_batch,
+        }
 
-    async def submit(self, request: Request, options: AdmissionOptions) -> None:
-        """Accepted when this returns. Raises Overloaded or Unavailable, and then nothing is queued."""
-        ticket = Ticket(
+    async def submit(self, request: Request, options: AdmissionOptions) -> Placed:
+        """Accepted when this returns, and to be followed. Raises Overloaded or Unavailable: nothing is queued then.
+
+        A request whose idempotency key has a run joins it; IdempotencyConflict when that had another body.
+        """
+        ticket = self._ticket(request, options)
+        if ticket.idempotency_key:
+            found = await self._lookup.run_elsewhere(
+                ticket.tenant, ticket.idempotency_key, ticket.body_digest, request.model
+            )
+            if found is not None:
+                return await self._joined(found)
+        subscription = Subscription(request.model, ticket, encode_request(request))
+        self._fanout.add(subscription)
+        asked = hash((request.tenant, request.prompt_ids, request.params.max_tokens))
+        room = self._promises[request.model].room(asked, self._bounds.max_waiting, time.monotonic())
+        bounds = replace(self._bounds, max_waiting=room, tenant_max_waiting=options.tenant.max_waiting)
+        admission = self._attendance.spawn(self._admit(subscription, bounds))
+        try:
+            admitted = await asyncio.shield(admission)
+        except BaseException:
+            self._attendance.spawn(self._attendance.abandon(subscription, admission))
+            raise
+        self._metrics.admission_decisions.labels(request.model, ticket.service_class, admitted.decision).inc()
+        if admitted.decision == "same":
+            self._fanout.remove(request.request_id)
+            return await self.join(admitted.detail[0], request.tenant)
+        error = self._refusal(admitted, request.model, asked)
+        if error is not None:
+            self._fanout.remove(request.request_id)
+            raise error
+        self._attendance.begin(subscription)
+        return await self._placed(subscription, admitted)
+
+    async def join(self, request_id: str, tenant: str) -> Placed:
+        """Another client follows a request, from its beginning. Raises RequestNotFound, Unavailable."""
+        return await self._joined(await self._lookup.find(request_id, tenant))
+
+    @asynccontextmanager
+    async def follow(self, request_id: str) -> AsyncGenerator[AsyncGenerator[list[Frame]]]:
+        """The frames of a request that was submitted or joined, from its first to its EndFrame, once and in order.
+
+        Raises RequestNotFound, and while iterating StreamContradiction.
+        """
+        subscription = self._fanout.get(request_id)
+        if subscription is None:
+            raise RequestNotFound(f"request {request_id} is not followed here")
+        frames = self._attendance.frames(subscription)
+        try:
+            yield frames
+        finally:
+            await frames.aclose()
+            self._attendance.leave(subscription)
+
+    async def find(self, request_id: str, tenant: str) -> Found:
+        """Raises RequestNotFound, also for another tenant's, and Unavailable."""
+        return await self._lookup.find(request_id, tenant)
+
+    async def record(self, placed: Placed) -> RequestRecord:
+        """Raises RequestNotFound, Unavailable."""
+        return await self._lookup.record(placed.model, placed.request_id)
+
+    async def events(self, found: Found) -> list[EventFrame]:
+        """What happened to a request so far. Raises Unavailable."""
+        return await self._lookup.events(found)
+
+    async def place(self, found: Found) -> Place | None:
+        """Where a request waits now; None when it does not."""
+        return await self._lookup.place(found.model, found.record.request_id)
+
+    async def place_here(self, request_id: str) -> Place | None:
+        """Where a request that is followed here waits now; None when it does not, and costs nothing then."""
+        s = self._fanout.get(request_id)
+        return None if s is None or s.is_running else await self._lookup.place(s.model, request_id)
+
+    async def cancel(self, request_id: str, tenant: str) -> str:
+        """The state it has ended in. Raises RequestNotFound, Unavailable."""
+        found = await self._lookup.find(request_id, tenant)
+        try:
+            return await self._attendance.finish(self._queue(found.model).cancel(request_id))
+        except AWAY as error:
+            raise Unavailable(f"the queue is not reachable: {error}") from error
+
+    async def stop(self) -> None:
+        """Waits for what runs in the background. What outlives its clients goes on without this witness."""
+        await self._attendance.stop()
+
+    def _ticket(self, request: Request, options: AdmissionOptions) -> Ticket:
+        deadlines = (options.start_deadline_ms, options.deadline_ms)
+        return Ticket(
             request_id=request.request_id,
             service_class=request.service_class.value,
             tenant=request.tenant,
@@ -63,78 +172,56 @@ class Dispatcher:
             deadline_ms=options.deadline_ms,
             is_detached=options.detached,
             traceparent=options.traceparent,
+            idempotency_key=options.key_hash,
+            body_digest=options.body_digest,
+            tenant_weight=options.tenant.weight,
+            view=options.view,
+            class_weight=self._class_weights[request.service_class],
+            max_ahead=max_ahead(deadlines, self._catalogue.drain_per_s(request.model)),
         )
-        subscription = Subscription(request.model, ticket, encode_request(request))
-        self._fanout.add(subscription)
-        admission = self._spawn(self._admit(subscription))
-        try:
-            admitted = await asyncio.shield(admission)
-        except BaseException:
-            self._spawn(self._abandon(subscription, admission))
-            raise
-        error = refusal(admitted, self._catalogue.drain_per_s(request.model))
-        self._metrics.admission_decisions.labels(request.model, ticket.service_class, admitted.decision).inc()
-        if error is not None:
-            self._fanout.remove(request.request_id)
-            raise error
-        subscription.is_admitted = True
-        self._metrics.requests_in_flight.labels(request.model).inc()
 
-    @asynccontextmanager
-    async def follow(self, request_id: str) -> AsyncGenerator[AsyncGenerator[list[Frame]]]:
-        """The frames of a submitted request, from its first to its EndFrame, each once and in order.
+    async def _placed(self, s: Subscription, admitted: Admitted) -> Placed:
+        """A detached request is accepted only when it is safe without a witness, where the server can do that."""
+        durability: Durability | None = None
+        if s.ticket.is_detached:
+            try:
+                timeout_ms = round(self._settings.redis_timeout_s * 800)
+                durability = await make_durable(self._scripts.client, s.model, timeout_ms)
+            except (HeadraceError, *AWAY) as error:
+                await self._attendance.finish(self._take_back(s))
+                raise Unavailable(f"the request could not be made durable: {error}") from error
+        ahead = int(admitted.detail[1]) if len(admitted.detail) > 1 else 0
+        return Placed(s.request_id, s.model, self._lookup.place_behind(s.model, ahead), durability)
 
-        Raises RequestNotFound, and while iterating StreamContradiction.
-        """
-        subscription = self._fanout.get(request_id)
-        if subscription is None:
-            raise RequestNotFound(f"request {request_id} is not followed here")
-        frames = self._frames(subscription)
-        try:
-            yield frames
-        finally:
-            await frames.aclose()
-            self._metrics.requests_in_flight.labels(subscription.model).dec()
-            self._leave(subscription)
+    async def _joined(self, found: Found) -> Placed:
+        await self._attendance.join(found)
+        return Placed(found.record.request_id, found.model)
 
-    async def cancel(self, request_id: str) -> None:
-        subscription = self._fanout.get(request_id)
-        if subscription is None:
-            raise RequestNotFound(f"request {request_id} is not followed here")
-        await self._finish_in_background(self._queue(subscription.model).cancel(request_id))
+    async def _take_back(self, s: Subscription) -> None:
+        """Admitted, and refused all the same."""
+        self._fanout.remove(s.request_id)
+        self._metrics.requests_in_flight.labels(s.model).dec()
+        with suppress(RedisError, OSError):
+            await self._queue(s.model).cancel(s.request_id)
 
-    async def stop(self) -> None:
-        """Waits for what runs in the background."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._settings.redis_timeout_s)
+    def _refusal(self, admitted: Admitted, model: str, asked: int) -> HeadraceError | None:
+        per_s, promises = self._catalogue.drain_per_s(model), self._promises[model]
+        if admitted.decision == "full":
+            return refusal(admitted, per_s, promises.promise_s(asked, per_s, time.monotonic()))
+        if admitted.decision == "accepted":
+            promises.keep(asked)
+        return refusal(admitted, per_s)
 
-    async def _frames(self, s: Subscription) -> AsyncGenerator[list[Frame]]:
-        cursor = 0
-        has_tokens = False
-        while True:
-            if len(s.journal) > cursor:
-                frames = decode_frames(bytes(s.journal[cursor:]))
-                cursor = len(s.journal)
-                if not has_tokens and any(isinstance(frame, TokensFrame) for frame in frames):
-                    has_tokens = True
-                    self._observe_first_token(s)
-                yield frames
-                if isinstance(frames[-1], EndFrame):
-                    self._observe_end(s, frames[-1])
-                    return
-            elif s.error is not None:
-                raise s.error
-            else:
-                s.changed.clear()
-                await s.changed.wait()
-
-    async def _admit(self, s: Subscription) -> Admitted:
+    async def _admit(self, s: Subscription, bounds: Bounds) -> Admitted:
         """Repeats while the server is away, as long as one timeout: admission is idempotent."""
         deadline = time.monotonic() + self._settings.redis_timeout_s
         while True:
             try:
                 await self._fanout.subscribe(s.model)
-                return await self._queue(s.model).admit(s.ticket, s.body, self._bounds, gateway=self._gateway)
+                await faults.hit("before_admit")
+                admitted = await self._queue(s.model).admit(s.ticket, s.body, bounds, gateway=self._gateway)
+                await faults.hit("after_admit")
+                return admitted
             except OutOfMemoryError as error:
                 raise Unavailable("the queue's memory is full", retry_after_s=5.0) from error
             except (*AWAY, TimeoutError) as error:
@@ -142,58 +229,5 @@ class Dispatcher:
                     raise Unavailable(f"the queue is not reachable: {error}") from error
                 await asyncio.sleep(_RETRY_S)
 
-    async def _abandon(self, s: Subscription, admission: asyncio.Task[Admitted]) -> None:
-        """Nobody waits for this request any more, and it may be in the queue, or be about to be."""
-        await asyncio.wait([admission])
-        self._leave(s)
-
-    def _leave(self, s: Subscription) -> None:
-        """Forget a request here; if it has not ended, tell the queue, in the background and until it is heard."""
-        self._fanout.remove(s.request_id)
-        if s.is_done and s.error is None:
-            return
-        self._spawn(self._detach(s))
-
-    async def _detach(self, s: Subscription) -> None:
-        for _ in range(_DETACH_TRIES):
-            try:
-                how = await self._queue(s.model).detach(s.request_id, self._gateway)
-                log.info("request_left", extra={"request_id": s.request_id, "result": how})
-                return
-            except (RedisError, OSError):
-                await asyncio.sleep(_RETRY_S * 5)
-
-    async def _finish_in_background(self, call: Awaitable[T]) -> T:
-        return await asyncio.shield(self._spawn(call))
-
-    def _spawn(self, call: Awaitable[T]) -> asyncio.Task[T]:
-        async def run() -> T:
-            return await call
-
-        task = asyncio.create_task(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     def _queue(self, model: str) -> RequestQueue:
         return RequestQueue(self._scripts, model, self._settings.retention_s, self._settings.lease_ms)
-
-    def _observe_first_token(self, s: Subscription) -> None:
-        seconds = time.monotonic() - s.received_at
-        self._metrics.time_to_first_token.labels(s.model, s.ticket.service_class).observe(seconds)
-
-    def _observe_end(self, s: Subscription, end: EndFrame) -> None:
-        seconds = time.monotonic() - s.received_at
-        labels = (s.model, s.ticket.service_class, end.outcome.value)
-        self._metrics.requests.labels(*labels).inc()
-        self._metrics.request_duration.labels(*labels).observe(seconds)
-        log.info(
-            "request_end",
-            extra={
-                "request_id": s.request_id,
-                "model": s.model,
-                "outcome": end.outcome.value,
-                "dur_ms": round(seconds * 1000),
-                "output_tokens": end.usage.completion_tokens if end.usage else None,
-            },
-        )

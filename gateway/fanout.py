@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from gateway.subscription import Fit, Subscription
-from shared import keys
+from shared import faults, keys
 from shared.config import GatewaySettings
-from shared.errors import StreamContradiction
+from shared.errors import RequestNotFound, StreamContradiction
 from shared.observability import GatewayMetrics
 from shared.redis_client import Client, Scripts, connect, end_tasks
 from shared.request_queue import Bounds, RequestQueue
@@ -44,7 +45,8 @@ class Fanout:
         self._is_subscribed = asyncio.Event()
         self._confirmed: set[bytes] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._num_messages = 0
+        self._missing: set[str] = set()
+        self._heard: set[bytes] = set()
         self._deaf_checks = 0
         self._client: Client = connect(settings, blocking_s=_POLL_S)
         self._pubsub: Any = self._client.pubsub()
@@ -63,6 +65,11 @@ class Fanout:
 
     def remove(self, request_id: str) -> None:
         self._held.pop(request_id, None)
+
+    def catch_up(self, subscription: Subscription) -> None:
+        """Read what the journal of a request that was joined already holds."""
+        if not subscription.is_repairing:
+            self._spawn_repair(subscription)
 
     def get(self, request_id: str) -> Subscription | None:
         return self._held.get(request_id)
@@ -99,27 +106,38 @@ class Fanout:
             if message["type"] == "subscribe":
                 self._confirmed.add(message["channel"])
                 self._is_subscribed.set()
-            elif message["type"] == "message":
-                self._num_messages += 1
+            elif message["type"] == "message" and not await faults.hit("publish_drop"):
+                self._heard.add(message["channel"])
                 self._deliver(message["data"])
 
     async def _reconnect(self) -> None:
         """A new subscription, then everything compared with its journal: nothing in between may be missed."""
         self._metrics.redis_reconnects.inc()
         self._confirmed.clear()
+        self._missing = set()
         with contextlib.suppress(RedisError, OSError):
             await self._pubsub.aclose()
         self._pubsub = self._client.pubsub()
         while True:
             await asyncio.sleep(_RECONNECT_S)
-            try:
-                for model in self._models:
-                    await self._pubsub.subscribe(keys.channel(model, self._gateway))
+            missing = await self._subscribe_to(self._models)
+            # On a Cluster only some of the nodes may be away: the others are listened to meanwhile.
+            if len(missing) < len(self._models) or not self._models:
                 break
-            except (RedisError, OSError) as error:
-                log.warning("resubscribe_failed", extra={"error": str(error)})
+        self._missing = missing
         for subscription in self._held.values():
             self._start_repair(subscription, "reconnect")
+
+    async def _subscribe_to(self, models: set[str]) -> set[str]:
+        """The models whose server is away."""
+        missing: set[str] = set()
+        for model in list(models):
+            try:
+                await self._pubsub.subscribe(keys.channel(model, self._gateway))
+            except (RedisError, OSError) as error:
+                missing.add(model)
+                log.warning("resubscribe_failed", extra={"error": str(error), "model": model})
+        return missing
 
     def _deliver(self, payload: bytes) -> None:
         for message in decode_messages(payload):
@@ -136,6 +154,9 @@ class Fanout:
         if subscription.is_repairing or subscription.is_done or not subscription.is_admitted:
             return
         self._metrics.token_gaps.labels(kind).inc()
+        self._spawn_repair(subscription)
+
+    def _spawn_repair(self, subscription: Subscription) -> None:
         subscription.is_repairing = True
         task = asyncio.create_task(self._repair(subscription))
         self._tasks.add(task)
@@ -145,6 +166,7 @@ class Fanout:
         """One comparison with the journal. What cannot be asked now is asked again by the watchdog."""
         stream = TokenStream(self._scripts, s.model, self._settings.retention_s, self._settings.lease_ms)
         try:
+            await faults.hit("repair")
             prefix = bytes(s.journal)
             repaired = await stream.repair(s.request_id, self._gateway, prefix, s.owner)
             if repaired.verdict == "mismatch" and self._is_followed(s):
@@ -167,12 +189,18 @@ class Fanout:
         if repaired.verdict == "tail":
             s.splice(prefix_length, repaired)
         elif repaired.verdict == "gone":
-            await self._bring_back(s)
+            await self._bring_back(s) if s.body else self._miss(s)
         elif repaired.verdict == "requeued":
             s.owner = ""
         elif repaired.verdict == "contradiction":
             log.error("stream_contradiction", extra={"request_id": s.request_id, "num_bytes": prefix_length})
             s.fail(StreamContradiction("the stream cannot be continued: its journal was lost and made anew"))
+
+    def _miss(self, s: Subscription) -> None:
+        """Redis has lost a request that another gateway admitted: that one brings it back, if it lives."""
+        s.missing_since = s.missing_since or time.monotonic()
+        if time.monotonic() - s.missing_since > self._settings.lease_ms / 1000:
+            s.fail(RequestNotFound(f"request {s.request_id} is not known any more"))
 
     async def _leave_again(self, s: Subscription) -> None:
         """A repair attaches: where the client left while it was under way, it has undone the leaving."""
@@ -195,23 +223,32 @@ class Fanout:
         while True:
             await asyncio.sleep(self._settings.check_ms / 1000)
             turn += 1
-            try:
-                await self._check(waiting_too=turn % _WAITING_EVERY == 0)
-            except (RedisError, OSError) as error:
-                log.warning("check_failed", extra={"error": str(error)})
+            if self._missing:
+                self._missing = await self._subscribe_to(self._missing)
+            await self._check(waiting_too=turn % _WAITING_EVERY == 0)
 
     async def _check(self, *, waiting_too: bool) -> None:
         by_model: dict[str, list[Subscription]] = {}
         for s in self._held.values():
             if s.is_admitted and not s.is_done and (s.is_running or waiting_too):
                 by_model.setdefault(s.model, []).append(s)
-        num_messages, num_behind = self._num_messages, 0
+        heard, self._heard = self._heard, set()
+        deaf_to: list[str] = []
         for model, held in by_model.items():
-            stream = TokenStream(self._scripts, model, self._settings.retention_s, self._settings.lease_ms)
-            standings = await stream.check([s.request_id for s in held])
-            for s, standing in zip(held, standings, strict=True):
-                num_behind += self._compare(s, standing)
-        self._watch_for_deafness(num_behind, is_silent=num_messages == self._num_messages)
+            try:
+                num_behind = await self._check_model(model, held)
+            except (RedisError, OSError) as error:
+                log.warning("check_failed", extra={"error": str(error), "model": model})
+                continue
+            if num_behind and keys.channel(model, self._gateway).encode() not in heard:
+                deaf_to.append(model)
+        self._watch_for_deafness(deaf_to)
+
+    async def _check_model(self, model: str, held: list[Subscription]) -> int:
+        """How many are behind their journal."""
+        stream = TokenStream(self._scripts, model, self._settings.retention_s, self._settings.lease_ms)
+        standings = await stream.check([s.request_id for s in held])
+        return sum(self._compare(s, standing) for s, standing in zip(held, standings, strict=True))
 
     def _compare(self, s: Subscription, standing: Standing) -> bool:
         """Repair where the journal is not where the client is and nothing has come for a whole period."""
@@ -224,11 +261,11 @@ class Fanout:
         self._start_repair(s, "silence" if standing.state != "gone" else "gone")
         return standing.length > len(s.journal)
 
-    def _watch_for_deafness(self, num_behind: int, *, is_silent: bool) -> None:
+    def _watch_for_deafness(self, deaf_to: list[str]) -> None:
         """Journals grow and no message comes: the connection only looks alive."""
-        self._deaf_checks = self._deaf_checks + 1 if num_behind and is_silent else 0
+        self._deaf_checks = self._deaf_checks + 1 if deaf_to else 0
         if self._deaf_checks >= _DEAF_CHECKS:
-            log.warning("subscription_deaf", extra={"num_behind": num_behind})
+            log.warning("subscription_deaf", extra={"models": deaf_to})
             self._deaf_checks = 0
             self._listener.cancel()
             self._listener = asyncio.create_task(self._relisten())

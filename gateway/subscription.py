@@ -28,7 +28,10 @@ class Fit(enum.Enum):
 
 @dataclass(slots=True)
 class Subscription:
-    """`body` and `ticket` bring the request back if Redis loses it."""
+    """`body` and `ticket` bring the request back if Redis loses it; who joined a request of another has no body.
+
+    `num_followers`: clients here that read it. `is_witnessed`: this gateway reads on though its clients left.
+    """
 
     model: str
     ticket: Ticket
@@ -42,10 +45,20 @@ class Subscription:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     length_at_check: int = 0
     received_at: float = field(default_factory=time.monotonic)
+    num_followers: int = 1
+    is_witnessed: bool = False
+    has_tokens: bool = False
+    has_ended: bool = False
+    missing_since: float | None = None
 
     @property
     def request_id(self) -> str:
         return self.ticket.request_id
+
+    @property
+    def outlives_its_client(self) -> bool:
+        """It goes on without a client, and this gateway can bring it back meanwhile."""
+        return bool(self.body) and (self.ticket.is_detached or self.ticket.idempotency_key != "")
 
     @property
     def is_done(self) -> bool:

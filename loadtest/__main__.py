@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import typer
 
-from loadtest import overhead
+from loadtest import cancel, failover, fairness, overhead, overload
+from loadtest.chaos import commands
+from loadtest.protocol import run as protocol
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Load runs, on loopback only, bounded in count and time."
 )
 app.command("overhead")(overhead.main)
+app.command("chaos")(commands.chaos)
+app.command("drill")(commands.drill)
+app.command("protocol")(protocol.main)
+app.command("fairness")(fairness.main)
+app.command("overload")(overload.main)
+app.command("cancel")(cancel.main)
+app.command("failover")(failover.main)
 
 
 @app.callback()

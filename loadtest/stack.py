@@ -30,18 +30,22 @@ def child_environment(settings: Mapping[str, object]) -> dict[str, str]:
 
 
 class Stack:
-    """Valkey, one gateway, workers. `env` holds settings for all of them, without their prefix, in any case.
+    """Valkey, gateways, workers. `env` holds settings for all of them, without their prefix, in any case.
+    `gateway`, `port` and `base_url` are the first gateway's.
 
     with Stack(directory, num_workers=2, env={"backend": "simulated"}) as stack: ...
     """
 
-    def __init__(self, directory: Path, *, num_workers: int = 1, env: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, num_workers: int = 1, num_gateways: int = 1, env: Mapping[str, object] | None = None
+    ) -> None:
         self.directory = directory
         self.valkey = Valkey(directory)
-        self.port = free_port()
-        self.base_url = f"http://127.0.0.1:{self.port}"
-        self._env = child_environment({"redis_url": self.valkey.url, "port": self.port, **(env or {})})
-        self.gateway = self._start("gateway.app", "gateway")
+        self.ports = [free_port() for _ in range(num_gateways)]
+        self.base_urls = [f"http://127.0.0.1:{port}" for port in self.ports]
+        self.port, self.base_url = self.ports[0], self.base_urls[0]
+        self._settings = {"redis_url": self.valkey.url, **(env or {})}
+        self.gateways = [self.start_gateway(i) for i in range(num_gateways)]
         self.workers = [self.start_worker(f"worker{i}") for i in range(num_workers)]
 
     def __enter__(self) -> Stack:
@@ -57,23 +61,35 @@ class Stack:
         if error is None and unwilling:
             raise RuntimeError(f"{unwilling} had to be killed:\n{self.logs()}")
 
+    @property
+    def gateway(self) -> subprocess.Popen[bytes]:
+        return self.gateways[0]
+
+    def settings_of(self, name: str) -> dict[str, object]:
+        """What the process of this name is given beside what all have; for a subclass."""
+        return {}
+
     def start_worker(self, name: str) -> subprocess.Popen[bytes]:
         return self._start("worker.service", name)
 
-    def restart_gateway(self) -> None:
+    def start_gateway(self, index: int) -> subprocess.Popen[bytes]:
+        """On the port this gateway always has."""
+        return self._start("gateway.app", f"gateway{index}", port=self.ports[index])
+
+    def restart_gateway(self, index: int = 0) -> None:
         """Kill it at once, and start another on the same port."""
-        self.gateway.send_signal(signal.SIGKILL)
-        self.gateway.wait()
-        self.gateway = self._start("gateway.app", "gateway-again")
+        self.gateways[index].send_signal(signal.SIGKILL)
+        self.gateways[index].wait()
+        self.gateways[index] = self.start_gateway(index)
         self.wait_ready(0)
 
     def wait_ready(self, num_workers: int) -> None:
-        """Until the gateway sees that many live workers. Raises RuntimeError with the logs' ends."""
+        """Until every gateway sees that many live workers. Raises RuntimeError with the logs' ends."""
         give_up = time.monotonic() + READY_S
-        while time.monotonic() < give_up and all(p.poll() is None for p in (self.gateway, *self.workers)):
+        while time.monotonic() < give_up and all(p.poll() is None for p in (*self.gateways, *self.workers)):
             try:
-                url = f"{self.base_url}/health/ready?min_workers={num_workers}"
-                if httpx.get(url, timeout=2, trust_env=False).status_code == 200:
+                ready = f"/health/ready?min_workers={num_workers}"
+                if all(httpx.get(url + ready, timeout=2, trust_env=False).is_success for url in self.base_urls):
                     return
             except httpx.HTTPError:
                 pass
@@ -87,7 +103,7 @@ class Stack:
     def stop(self) -> list[int]:
         """SIGTERM, then SIGKILL for those named in the answer by pid; the server last."""
         unwilling: list[int] = []
-        processes = [self.gateway, *getattr(self, "workers", [])]
+        processes = [*self.gateways, *getattr(self, "workers", [])]
         for process in processes:
             process.terminate()
         for process in processes:
@@ -100,7 +116,8 @@ class Stack:
         self.valkey.kill()
         return unwilling
 
-    def _start(self, module: str, name: str) -> subprocess.Popen[bytes]:
+    def _start(self, module: str, name: str, **settings: object) -> subprocess.Popen[bytes]:
+        env = child_environment({**self._settings, **settings, **self.settings_of(name)})
         with (self.directory / f"{name}.log").open("ab") as log:
             argv = [sys.executable, "-m", module]
-            return subprocess.Popen(argv, env=self._env, stdout=log, stderr=subprocess.STDOUT)
+            return subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT)

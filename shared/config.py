@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from typing import Literal, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.errors import ConfigurationError
+from shared.servers.address import parse
 
 PREFIX = "HEADRACE_"
 
@@ -26,6 +27,9 @@ class RedisSettings(_Settings):
 
     redis_url: str = "redis://127.0.0.1:6379/0"
     redis_timeout_s: float = Field(default=5.0, gt=0, le=60)
+    redis_ca_file: str = ""
+    redis_cert_file: str = ""
+    redis_key_file: str = ""
     lease_ms: int = Field(default=6000, ge=200)
     heartbeat_ms: int = Field(default=1000, ge=20)
     reap_ms: int = Field(default=1500, ge=50)
@@ -34,6 +38,14 @@ class RedisSettings(_Settings):
     retention_s: int = Field(default=600, ge=1)
     max_crashes: int = Field(default=3, ge=1)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    faults: str = Field(default="", max_length=4000)
+    allow_faults: bool = False
+
+    @field_validator("redis_url")
+    @classmethod
+    def _url_is_understood(cls, url: str) -> str:
+        parse(url)
+        return url
 
     @model_validator(mode="after")
     def _clocks_agree(self) -> RedisSettings:
@@ -41,6 +53,12 @@ class RedisSettings(_Settings):
             raise ValueError("heartbeat_ms must be at most a third of lease_ms")
         if self.reap_ms * 2 > self.lease_ms:
             raise ValueError("reap_ms must be at most half of lease_ms")
+        return self
+
+    @model_validator(mode="after")
+    def _faults_are_meant(self) -> RedisSettings:
+        if self.faults and not self.allow_faults:
+            raise ValueError("failpoints are armed (faults): for drills only, and then allow_faults must be true")
         return self
 
 
@@ -51,11 +69,18 @@ class GatewaySettings(RedisSettings):
     max_waiting: int = Field(default=1000, ge=1)
     max_waiting_tokens: int = Field(default=2_000_000, ge=1)
     max_waiting_bytes: int = Field(default=256_000_000, ge=1000)
+    class_weight_priority: float = Field(default=8.0, gt=0, le=1000)
+    class_weight_default: float = Field(default=4.0, gt=0, le=1000)
+    class_weight_flex: float = Field(default=1.0, gt=0, le=1000)
+    class_weight_batch: float = Field(default=1.0, gt=0, le=1000)
     max_choices: int = Field(default=8, ge=1, le=128)
     start_deadline_s: float = Field(default=600.0, gt=0)
     keepalive_s: float = Field(default=10.0, gt=0)
     stall_timeout_s: float = Field(default=60.0, gt=0)
     model_poll_s: float = Field(default=1.0, gt=0)
+    keys_file: str = ""
+    require_keys: bool = False
+    operator_key: SecretStr | None = Field(default=None, min_length=16)
     text_threads: int = Field(default=2, ge=1, le=64)
     drain_timeout_s: float = Field(default=30.0, ge=0)
 
@@ -92,6 +117,13 @@ class LauncherSettings(_Settings):
     data_dir: str = ".headrace"
     ready_timeout_s: float = Field(default=600.0, gt=0)
     drain_timeout_s: float = Field(default=30.0, ge=0)
+
+    @field_validator("redis_url")
+    @classmethod
+    def _url_is_understood(cls, url: str) -> str:
+        if url:
+            parse(url)
+        return url
 
 
 S = TypeVar("S", bound=_Settings)

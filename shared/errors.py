@@ -5,9 +5,15 @@
     │   ├── ContextLengthExceeded   context_length_exceeded
     │   ├── BodyTooLarge            request_too_large
     │   └── UnsupportedParameter    unsupported_parameter
+    ├── AuthenticationFailed    invalid_api_key                no key, or one that opens nothing
+    ├── PermissionDenied        permission_denied              a good key that may not do this
     ├── ModelNotFound           model_not_found
     ├── RequestNotFound         request_not_found
+    ├── WorkerNotFound          worker_not_found
+    ├── IdempotencyConflict     idempotency_key_reused         the key belongs to a request with another body
     ├── Overloaded              rate_limit_exceeded            a bound of the queue is reached; try again later
+    │   ├── RateLimited             rate_limit_exceeded            a limit of the tenant is reached
+    │   └── DeadlineUnreachable     deadline_unreachable           too much waits before it to meet its deadline
     ├── Unavailable             server_is_overloaded           Redis is away, or no model is registered
     ├── RequestFailed           server_error                   accepted, then ended without an answer
     │   ├── DeadlineExceeded        deadline_exceeded
@@ -50,12 +56,28 @@ class UnsupportedParameter(InvalidRequest):
     code = "unsupported_parameter"
 
 
+class AuthenticationFailed(HeadraceError):
+    code = "invalid_api_key"
+
+
+class PermissionDenied(HeadraceError):
+    code = "permission_denied"
+
+
 class ModelNotFound(HeadraceError):
     code = "model_not_found"
 
 
 class RequestNotFound(HeadraceError):
     code = "request_not_found"
+
+
+class WorkerNotFound(HeadraceError):
+    code = "worker_not_found"
+
+
+class IdempotencyConflict(HeadraceError):
+    code = "idempotency_key_reused"
 
 
 class Overloaded(HeadraceError):
@@ -66,6 +88,16 @@ class Overloaded(HeadraceError):
     def __init__(self, message: str, *, retry_after_s: float, code: str | None = None) -> None:
         super().__init__(message, code=code)
         self.retry_after_s = retry_after_s
+
+
+class RateLimited(Overloaded):
+    """`retry_after_s` is exact: by then the tenant's bucket has enough, if nobody else takes it."""
+
+
+class DeadlineUnreachable(Overloaded):
+    """Refused at the door: at the measured rate it could not be met. `retry_after_s`: when it could be."""
+
+    code = "deadline_unreachable"
 
 
 class Unavailable(HeadraceError):

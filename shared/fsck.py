@@ -22,7 +22,9 @@ class Books:
     problems: list[str] = field(default_factory=list[str])
     sums: Counter[str] = field(default_factory=Counter[str])
     queued: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    waiting: Counter[str] = field(default_factory=Counter[str])
     owned: Counter[str] = field(default_factory=Counter[str])
+    running: Counter[str] = field(default_factory=Counter[str])
     undone: set[str] = field(default_factory=set[str])
 
 
@@ -39,6 +41,7 @@ async def fsck(scripts: Scripts, model: str) -> Books:
     await _read_page(scripts, model, page, books)
     await _compare_counts(scripts, model, books)
     await _compare_indexes(scripts, model, books)
+    await _compare_tenants(scripts, model, books)
     return books
 
 
@@ -51,11 +54,13 @@ async def _read_page(scripts: Scripts, model: str, ids: list[str], books: Books)
         request_id, state, service_class, tenant = (part.decode() for part in raw[:4])
         books.sums[state] += 1
         if state == "waiting":
+            books.waiting[service_class] += 1
             books.sums["waiting_tokens"] += int(raw[4])
             books.sums["waiting_bytes"] += int(raw[5])
             books.queued[(service_class, tenant)] += raw[7] != b"q:retry"
         if state == "running":
             books.owned[raw[6].decode()] += 1
+            books.running[tenant] += 1
         if state in ("waiting", "running"):
             books.undone.add(request_id)
 
@@ -66,6 +71,10 @@ async def _compare_counts(scripts: Scripts, model: str, books: Books) -> None:
         counted = int(raw.get(name.encode(), b"0"))
         if counted != books.sums[name]:
             books.problems.append(f"counts.{name} is {counted}, the requests add up to {books.sums[name]}")
+    for service_class in ("priority", "default", "flex", "batch"):
+        counted, wanted = int(raw.get(f"waiting:{service_class}".encode(), b"0")), books.waiting[service_class]
+        if counted != wanted:
+            books.problems.append(f"counts.waiting:{service_class} is {counted}, the requests add up to {wanted}")
 
 
 async def _compare_indexes(scripts: Scripts, model: str, books: Books) -> None:
@@ -89,3 +98,16 @@ async def _compare_indexes(scripts: Scripts, model: str, books: Books) -> None:
     stale = {name.decode() for name in deadlines} - books.undone
     if stale:
         books.problems.append(f"deadlines of requests that are done: {sorted(stale)}")
+
+
+async def _compare_tenants(scripts: Scripts, model: str, books: Books) -> None:
+    async for key in scripts.client.scan_iter(match=f"{keys.base(model)}tenant:*"):
+        tenant = key.decode().rpartition(":")[2]
+        raw = await scripts.client.hgetall(key.decode())
+        wanted = {"running": books.running[tenant]}
+        for service_class in ("priority", "default", "flex", "batch"):
+            wanted[f"waiting:{service_class}"] = books.queued[(service_class, tenant)]
+        for name, number in wanted.items():
+            counted = int(raw.get(name.encode(), b"0"))
+            if counted != number:
+                books.problems.append(f"tenant:{tenant} has {name} {counted}, its requests add up to {number}")

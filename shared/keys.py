@@ -10,7 +10,7 @@ touch all of it, in one Cluster slot. Ids and tenants are escaped before they be
     hr:{m}:flows:<class>       zset    admit, take       a tenant leaves when it has none waiting
     hr:{m}:tenant:<t>          hash    admit, emit       a day after its last change
     hr:{m}:r:<id>              hash    all scripts       retention_s after the request ended
-    hr:{m}:b:<id>              string  admit             when the request ends
+    hr:{m}:b:<id>              string  admit             when the request ends (a dead letter's: a day)
     hr:{m}:j:<id>              string  emit, events      with r
     hr:{m}:g:<id>              set     attach, detach    with r
     hr:{m}:att:<gateway>       set     attach, detach    emptied as its requests end
@@ -20,14 +20,20 @@ touch all of it, in one Cluster slot. Ids and tenants are escaped before they be
     hr:{m}:lease               zset    register, emit    unregister or reap
     hr:{m}:ctl:<worker>        list    cancel, attach    60 s, or read
     hr:{m}:bell                list    admit, requeue    trimmed to 64
+    hr:{m}:paused              hash    pause             resume
     hr:{m}:dead, :events, :history   streams             capped
-    hr:{m}:idem:<t>:<hash>     string  admit             retention_s
+    hr:{m}:idem:<t>:<hash>     string  admit             with r
     hr:models                  hash    workers           kept (a model with no worker still queues)
     hr:tok:<digest>            string  workers           kept
     hr:gateways                zset    gateways          a gateway leaves when reaped
     hr:out:{m}:<gateway>       channel emit, events
+    hr:keys                    hash    operators         kept (API keys: SHA-256 -> entry)
+    hr:t:{<t>}:buckets         hash    reserve, refund   when both buckets are full again
+    hr:t:{<t>}:held            zset    reserve, hold     with its last lease
+    hr:t:{<t>}:charge:<id>     hash    reserve, refund   60 s after its request ended, or nobody held it
 
-`counts` is declared by every script as its one key; a script builds the others from its slot's prefix.
+`counts` (a tenant's slot: `buckets`) is declared by every script as its one key; a script builds the others from
+its slot's prefix.
 """
 
 from __future__ import annotations
@@ -37,6 +43,7 @@ from urllib.parse import quote
 PREFIX = "hr:"
 MODELS = "hr:models"
 GATEWAYS = "hr:gateways"
+API_KEYS = "hr:keys"
 
 
 def escape(part: str) -> str:
@@ -61,8 +68,16 @@ def body(m: str, request_id: str) -> str:
     return f"{base(m)}b:{request_id}"
 
 
+def idempotency(m: str, tenant: str, key_hash: str) -> str:
+    return f"{base(m)}idem:{escape(tenant)}:{key_hash}"
+
+
 def journal(m: str, request_id: str) -> str:
     return f"{base(m)}j:{request_id}"
+
+
+def listeners(m: str, request_id: str) -> str:
+    return f"{base(m)}g:{request_id}"
 
 
 def attached(m: str, gateway: str) -> str:
@@ -89,6 +104,26 @@ def bell(m: str) -> str:
     return base(m) + "bell"
 
 
+def tenant(m: str, name: str) -> str:
+    return f"{base(m)}tenant:{escape(name)}"
+
+
+def paused(m: str) -> str:
+    return base(m) + "paused"
+
+
+def commands(m: str, worker_id: str) -> str:
+    return f"{base(m)}ctl:{worker_id}"
+
+
+def dead(m: str) -> str:
+    return base(m) + "dead"
+
+
+def events(m: str) -> str:
+    return base(m) + "events"
+
+
 def queue(m: str, service_class: str, tenant: str) -> str:
     return f"{base(m)}q:{service_class}:{escape(tenant)}"
 
@@ -104,3 +139,8 @@ def tokenizer(digest: str) -> str:
 def channel(m: str, gateway: str) -> str:
     """Where a step's messages for one gateway are published."""
     return f"hr:out:{{{escape(m)}}}:{gateway}"
+
+
+def buckets(tenant: str) -> str:
+    """The declared key of a tenant's slot."""
+    return f"hr:t:{{{escape(tenant)}}}:buckets"

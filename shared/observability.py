@@ -50,6 +50,7 @@ class GatewayMetrics:
         self.redis_up = gauge("redis_up", "1 when the last call to Redis was answered")
         self.redis_reconnects = counter("redis_reconnects_total", "Times the subscription was made anew")
         self.reaped = counter("reaped_total", "What reaping moved or ended, by kind", "kind")
+        self.faults_injected = counter("faults_injected_total", "Failpoints that struck, by point and action", "kind")
         self.queue_depth = gauge("queue_depth", "Requests waiting", "model")
         self.queue_tokens = gauge("queue_tokens", "Prompt tokens waiting", "model")
         self.queue_in_flight = gauge("queue_in_flight", "Requests running", "model")
@@ -83,6 +84,7 @@ class WorkerMetrics:
         )
         self.fenced = counter("fenced_total", "Requests dropped because another owner has them")
         self.reaped = counter("reaped_total", "What reaping moved or ended, by kind", "kind")
+        self.faults_injected = counter("faults_injected_total", "Failpoints that struck, by point and action", "kind")
 
 
 class JsonFormatter(logging.Formatter):

@@ -1,4 +1,4 @@
-"""What is known of models, tokenizers, workers and gateways; the read side that consoles and the catalogue use.
+"""What is known of models, tokenizers, workers, gateways and single requests; the read side of consoles and gateways.
 
 Model cards stay when no worker lives, so that a known model still queues. The server's run id tells when
 everything must be registered again.
@@ -6,23 +6,30 @@ everything must be registered again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, field
 
 import msgspec
 
 from shared import keys
-from shared.redis_client import Scripts
-from shared.schemas import ModelCard, WorkerInfo
+from shared.redis_client import Client, Scripts, run_ids
+from shared.schemas import ModelCard, State, WorkerInfo
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """One registered worker. `lease_left_ms` below 0: late."""
+    """One registered worker: `state` is live, draining (an operator sent it away) or late (its lease ran out).
+
+    `info` is None when this version cannot read what the worker said of itself.
+    """
 
     worker_id: str
-    info: WorkerInfo
+    info: WorkerInfo | None
     lease_left_ms: int
     num_owned: int
+    load: dict[str, float] = field(default_factory=dict[str, float])
+    beat_age_ms: int = 0
+    state: str = "live"
 
 
 @dataclass(slots=True)
@@ -60,12 +67,25 @@ class Registry:
         rows: list[WorkerRow] = []
         for name, deadline in leases:
             worker_id = name.decode()
-            info = await client.hget(keys.worker(model, worker_id), "info")
-            if info is not None:
+            raw = await client.hgetall(keys.worker(model, worker_id))
+            if raw:
                 owned = int(await client.zcard(keys.owned(model, worker_id)))
-                decoded = msgspec.json.decode(info, type=WorkerInfo)
-                rows.append(WorkerRow(worker_id, decoded, int(deadline) - now, owned))
+                rows.append(_worker_row(worker_id, raw, int(deadline) - now, owned, now))
         return rows
+
+    async def held(self, model: str, worker_id: str) -> dict[str, int]:
+        """What a worker owns: id -> milliseconds since it took it, the longest first."""
+        now = await self._now_ms()
+        owned: list[tuple[bytes, float]] = await self.scripts.client.zrange(
+            keys.owned(model, worker_id), 0, -1, withscores=True
+        )
+        return {request_id.decode(): now - int(taken_at) for request_id, taken_at in owned}
+
+    async def gateways(self) -> dict[str, int]:
+        """Milliseconds left of each gateway's lease; below 0: late."""
+        now = await self._now_ms()
+        leases: list[tuple[bytes, float]] = await self.scripts.client.zrange(keys.GATEWAYS, 0, -1, withscores=True)
+        return {name.decode(): int(deadline) - now for name, deadline in leases}
 
     async def beat_gateway(self, gateway: str, lease_ms: int, grace_ms: int) -> list[str]:
         """Say that `gateway` lives ('' only asks); returns gateways dead for longer than the grace."""
@@ -78,9 +98,90 @@ class Registry:
 
     async def run_id(self) -> str:
         """Changes whenever the server was restarted or another one took over."""
-        info = await self.scripts.client.info("server")
-        return str(info["run_id"])
+        return await run_ids(self.scripts.client)
 
     async def _now_ms(self) -> int:
         seconds, micros = await self.scripts.client.time()
         return seconds * 1000 + micros // 1000
+
+
+def _worker_row(worker_id: str, raw: dict[bytes, bytes], lease_left_ms: int, num_owned: int, now: int) -> WorkerRow:
+    info, load = None, dict[str, float]()
+    with contextlib.suppress(msgspec.DecodeError):
+        info = msgspec.json.decode(raw.get(b"info", b""), type=WorkerInfo)
+    with contextlib.suppress(msgspec.DecodeError):
+        load = msgspec.json.decode(raw.get(b"load", b"{}"), type=dict[str, float])
+    return WorkerRow(
+        worker_id,
+        info,
+        lease_left_ms,
+        num_owned,
+        load=load,
+        beat_age_ms=now - int(raw.get(b"beat_at", now)),
+        state="late" if lease_left_ms < 0 else "draining" if b"draining" in raw else "live",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """`tenant` as it stands in keys, escaped. Times are milliseconds of the server's clock, 0 for not yet."""
+
+    request_id: str
+    state: State
+    owner: str
+    attempt: int
+    tenant: str
+    service_class: str
+    prompt_tokens: int
+    max_tokens: int
+    n: int
+    num_tokens: int
+    is_detached: bool
+    has_key: bool
+    view: str
+    admitted_at: int
+    taken_at: int
+    first_token_at: int
+    finished_at: int
+    error: str
+
+    @property
+    def is_done(self) -> bool:
+        return self.state not in (State.WAITING, State.RUNNING)
+
+    @property
+    def worker(self) -> str:
+        """Who has it or had it last; '' for nobody yet."""
+        return self.owner.partition("/")[0]
+
+
+async def read_record(client: Client, model: str, request_id: str) -> RequestRecord | None:
+    """None when there is no such request of this model (any more)."""
+    raw = await client.hgetall(keys.request(model, request_id))
+    if b"state" not in raw:
+        return None
+    fields = {name.decode(): value.decode() for name, value in raw.items()}
+
+    def number(name: str) -> int:
+        return int(fields.get(name, "0"))
+
+    return RequestRecord(
+        request_id=request_id,
+        state=State(fields["state"]),
+        owner=fields.get("owner", ""),
+        attempt=number("attempt"),
+        tenant=fields.get("tenant", ""),
+        service_class=fields.get("class", ""),
+        prompt_tokens=number("prompt_tokens"),
+        max_tokens=number("max_tokens"),
+        n=number("n"),
+        num_tokens=number("tokens"),
+        is_detached=fields.get("detached") == "1",
+        has_key="idem" in fields,
+        view=fields.get("view", ""),
+        admitted_at=number("admitted_at"),
+        taken_at=number("taken_at"),
+        first_token_at=number("first_token_at"),
+        finished_at=number("finished_at"),
+        error=fields.get("error", ""),
+    )

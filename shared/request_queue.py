@@ -26,7 +26,11 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What `admit` is told of a request besides its body. Deadlines are milliseconds from now, 0 for none."""
+    """What `admit` is told of a request besides its body. Deadlines are milliseconds from now, 0 for none.
+
+    `view`: how its client sees it, for whoever takes its stream over. `class_weight` 0 leaves it as it is.
+    `max_ahead`: how many may be before it so that its deadlines can be met, -1 for any number.
+    """
 
     request_id: str
     service_class: str
@@ -41,11 +45,18 @@ class Ticket:
     idempotency_key: str = ""
     body_digest: str = ""
     tenant_weight: float = 1.0
+    view: str = ""
+    class_weight: float = 0.0
+    max_ahead: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """`decision` is accepted, duplicate, same, conflict, full, tokens_full, bytes_full or tenant_full."""
+    """`decision`: accepted, duplicate, same, conflict, full, tokens_full, bytes_full, tenant_full or too_late.
+
+    `detail`: the figures; of `accepted` how many waited, and how many of them are expected to go first; of `same`
+    and `conflict` the id of the request that has the key.
+    """
 
     decision: str
     detail: tuple[str, ...] = ()
@@ -116,12 +127,13 @@ class RequestQueue:
             ticket.start_deadline_ms, ticket.deadline_ms, int(ticket.is_detached), ticket.traceparent,
             ticket.idempotency_key, ticket.body_digest, bounds.max_waiting, bounds.max_waiting_tokens,
             bounds.max_waiting_bytes, bounds.tenant_max_waiting, self.retention_s, ticket.tenant_weight,
+            ticket.view, ticket.class_weight, ticket.max_ahead,
         )  # fmt: skip
         return Admitted(_text(reply[0]), tuple(_text(part) for part in reply[1:]))
 
-    async def cancel(self, request_id: str) -> str:
-        """`cancelled`, `gone`, or the state it had already ended in."""
-        return _text((await self.scripts.run("cancel", self._key, request_id, self.retention_s))[0])
+    async def cancel(self, request_id: str, by: str = "") -> str:
+        """`cancelled`, `gone`, or the state it had already ended in. `by`: the operator who asked, for the audit."""
+        return _text((await self.scripts.run("cancel", self._key, request_id, self.retention_s, by))[0])
 
     async def attach(self, request_id: str, gateway: str) -> str:
         """`gone`, or the request's state."""
@@ -130,6 +142,11 @@ class RequestQueue:
     async def detach(self, request_id: str, gateway: str) -> str:
         """`left`, `cancelled` (it was the last one), `gone`, or the state it had already ended in."""
         return _text((await self.scripts.run("detach", self._key, request_id, gateway, self.retention_s))[0])
+
+    async def position(self, request_id: str) -> int | None:
+        """How many are expected to be taken before it; None when it does not wait (any more)."""
+        (reply,) = await self.scripts.run("position", self._key, request_id)
+        return int(reply[1]) if _text(reply[0]) == "waiting" else None
 
     # worker
 

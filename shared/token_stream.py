@@ -20,7 +20,10 @@ from shared.request_queue import LeaseLost
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """New frames of one request, from `offset` of its journal. `final` is its outcome, '' while it goes on."""
+    """New frames of one request, from `offset` of its journal. `final` is its outcome, '' while it goes on.
+
+    `num_tokens` are in these frames; `total_tokens` in the whole journal, told now and then (0: not this time).
+    """
 
     request_id: str
     owner: str
@@ -30,6 +33,7 @@ class Emission:
     gateways: tuple[str, ...]
     final: str = ""
     usage: bytes = b""
+    total_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class Repaired:
 
 
 _message_decoder = msgspec.json.Decoder(list[Message])
+_step_encoder = msgspec.msgpack.Encoder()
 
 
 def decode_messages(payload: bytes) -> list[Message]:
@@ -96,13 +101,10 @@ class TokenStream:
 
         All good requests are appended; nothing is published unless all are good.
         """
-        payloads = payloads_of(emissions)
-        args: list[bytes | str | int] = [worker, nonce, self.lease_ms, self.retention_s, len(payloads)]
-        for gateway, payload in payloads.items():
+        args: list[bytes | str] = [_step_of(emissions)]
+        for gateway, payload in payloads_of(emissions).items():
             args += (gateway, payload)
-        for e in emissions:
-            args += (e.request_id, e.owner, e.offset, e.frames, e.num_tokens, e.final, e.usage)
-        reply = await self.scripts.run("emit", self._key, *args)
+        reply = await self.scripts.run("emit", self._key, worker, nonce, self.lease_ms, self.retention_s, *args)
         if reply[0] == b"nolease":
             raise LeaseLost
         fenced = [bad[0].decode() for bad in reply[1] if bad[1] == b"fenced"]
@@ -133,6 +135,15 @@ class TokenStream:
         """The whole journal; empty when there is none."""
         raw = await self.scripts.client.get(keys.journal(self.model, request_id))
         return raw or b""
+
+
+def _step_of(emissions: Sequence[Emission]) -> bytes:
+    """One argument for all requests: unpacked at once it costs the server half of what five a request do."""
+    requests: list[str | int] = []
+    for e in emissions:
+        requests += (e.request_id, e.owner, e.offset, e.frames.decode(), e.num_tokens, e.total_tokens)
+    ends = {e.request_id: (e.final, e.usage.decode()) for e in emissions if e.final}
+    return _step_encoder.encode((requests, ends))
 
 
 def payloads_of(emissions: Iterable[Emission]) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 from redis.exceptions import RedisError
 
-from shared import keys
+from shared import faults, keys
 from shared.redis_client import AWAY, Client
 from shared.request_queue import Delivery, RequestQueue
 from shared.schemas import Request, decode_frames, decode_request, prefixes_of
@@ -72,7 +72,9 @@ class Consumer:
         if load.free_slots == 0 or is_stalled:
             return 1, 0  # whether somebody waits does not matter now
         async with self.books:
+            await faults.hit("take")
             taken = await self._queue.take(*self._identity, slots=load.free_slots, room=load.free_tokens)
+            await faults.hit("after_take", taken)
             for delivery in taken.deliveries:
                 self._hand_over(delivery)
         return taken.num_waiting, len(taken.deliveries)

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 
 import orjson
 
+from shared import faults
 from shared.config import RedisSettings
 from shared.redis_client import AWAY
 from shared.request_queue import Heartbeat, RequestQueue
@@ -59,6 +60,7 @@ class Maintenance:
             log.error("engine_stalled", extra={"stalled_s": round(stalled_s, 1)})
             return
         load = orjson.dumps(dataclasses.asdict(self._engine.load()))
+        await faults.hit("heartbeat")
         async with self._consumer.books:
             beat = await self._queue.heartbeat(*self._identity, load)
             await self._compare(beat)

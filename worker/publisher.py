@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 import orjson
 
+from shared import faults
 from shared.redis_client import AWAY
 from shared.token_stream import Emission, Emitted, TokenStream
 from worker.engine.outputs import StepOutput
@@ -30,7 +31,7 @@ class Publisher:
 
     def __init__(
         self, stream: TokenStream, engine: EngineThread, holdings: Holdings, identity: tuple[str, str],
-        on_emit: Callable[[float, Emitted, list[Emission]], None], on_drain: Callable[[], None],
+        on_emit: Callable[[float, Emitted, list[Emission]], None], on_drain: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._stream = stream
         self._engine = engine
@@ -96,7 +97,9 @@ class Publisher:
 
     async def _emit(self, emissions: list[Emission]) -> None:
         started = time.perf_counter()
+        await faults.hit("before_emit")
         emitted = await self._stream.emit(*self._identity, emissions)
+        await faults.hit("after_emit_before_reply")
         self._on_emit(time.perf_counter() - started, emitted, emissions)
         for request_id, length in emitted.lost.items():
             held = self._holdings.get(request_id)
@@ -115,8 +118,7 @@ class Publisher:
         held = self._holdings.get(emission.request_id)
         if held is None or held.owner != emission.owner:
             return
-        held.sent = emission.offset + len(emission.frames)
-        held.num_unsent_tokens -= emission.num_tokens
+        held.advance(emission)
         if len(held.journal) == held.sent:
             self._dirty.pop(emission.request_id, None)
         if emission.final:
@@ -128,7 +130,7 @@ class Publisher:
             name, *args = orjson.loads(raw)
             held = self._holdings.get(args[0]) if args else None
             if name == "drain":
-                self._on_drain()
+                self._on_drain(args[0] if args else "")
             elif held is None:
                 continue
             elif name == "cancel":

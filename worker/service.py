@@ -23,6 +23,7 @@ import msgspec
 import uvloop
 from prometheus_client import CollectorRegistry, start_http_server
 
+from shared import faults
 from shared.config import WorkerSettings, load
 from shared.errors import ConfigurationError, HeadraceError
 from shared.observability import WorkerMetrics, configure_logging
@@ -43,6 +44,7 @@ from worker.publisher import Publisher
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+_RETRY_S = 0.5
 
 
 def build_engine(settings: WorkerSettings) -> Engine:
@@ -78,6 +80,10 @@ def build_engine(settings: WorkerSettings) -> Engine:
     )
 
 
+class _StoppedWaiting(Exception):
+    """Told to stop while the server is away."""
+
+
 class WorkerService:
     """One engine under one identity at a time."""
 
@@ -92,6 +98,10 @@ class WorkerService:
 
     async def run(self) -> None:
         """Until drained. Raises what breaks the engine."""
+        with contextlib.suppress(_StoppedWaiting):
+            await self._run()
+
+    async def _run(self) -> None:
         await self._check_server()
         log.info("model_loading", extra={"model": self._settings.model, "backend": self._settings.backend})
         engine = await self._engine.start()
@@ -111,6 +121,12 @@ class WorkerService:
             self._drain_now.set()
         self._draining.set()
 
+    def _obey_drain(self, how: str) -> None:
+        """An operator's command. It may come twice, so only `now` hurries."""
+        self._draining.set()
+        if how == "now":
+            self._drain_now.set()
+
     async def _serve(self, card: ModelCard, republish: Callable[[], Awaitable[None]]) -> None:
         """One registration, until it is drained. Raises LeaseLost."""
         s = self._settings
@@ -118,7 +134,7 @@ class WorkerService:
         queue = RequestQueue(self._scripts, card.revision, s.retention_s, s.lease_ms)
         stream = TokenStream(self._scripts, card.revision, s.retention_s, s.lease_ms)
         holdings = Holdings(queue, self._engine, lambda: consumer.make_room())
-        publisher = Publisher(stream, self._engine, holdings, identity, self._on_emit, self.drain)
+        publisher = Publisher(stream, self._engine, holdings, identity, self._on_emit, self._obey_drain)
         consumer = Consumer(queue, self._bell, self._engine, holdings, identity, self._on_delivery)
         maintenance = Maintenance(queue, self._engine, holdings, consumer, publisher, identity)
         self._engine.on_outputs = publisher.offer
@@ -137,14 +153,15 @@ class WorkerService:
             await self._first_of(draining, *tasks, self._engine.stopped)
             consumer.quiet()
             await self._finish_or_give_back(holdings, publisher, tasks)
-            await queue.unregister(*identity)
-            log.info("worker_drained", extra={"worker": identity[0]})
+            await self._unregister(queue, identity)
         except LeaseLost:
             log.warning("lease_lost", extra={"worker": identity[0], "num_held": len(holdings)})
             raise
         finally:
             await end_tasks(draining, *tasks)
             holdings.drop_all()
+            # The publisher that held the engine back is gone, and what it could not send with it.
+            self._engine.pause(is_paused=False)
 
     async def _finish_or_give_back(
         self, holdings: Holdings, publisher: Publisher, tasks: list[asyncio.Task[None]]
@@ -161,7 +178,21 @@ class WorkerService:
             await asyncio.wait_for(publisher.flush(), 1.0)
         for held in holdings:
             log.info("releasing", extra={"request_id": held.request_id})
-            await holdings.settle(held.request_id, held.owner, Settlement.RELEASED)
+            with contextlib.suppress(*AWAY):  # unregistering gives back whatever is left
+                await holdings.settle(held.request_id, held.owner, Settlement.RELEASED)
+
+    async def _unregister(self, queue: RequestQueue, identity: tuple[str, str]) -> None:
+        """Tries as long as a lease lives: after that others have taken back what was held."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._settings.lease_ms / 1000
+        while loop.time() < give_up:
+            try:
+                await queue.unregister(*identity)
+                log.info("worker_drained", extra={"worker": identity[0]})
+                return
+            except AWAY as error:
+                log.warning("unregister_failed", extra={"worker": identity[0], "error": str(error)})
+                await asyncio.sleep(_RETRY_S)
 
     async def _first_of(
         self, wanted: asyncio.Future[Any], *others: asyncio.Future[None], timeout_s: float | None = None
@@ -184,7 +215,9 @@ class WorkerService:
                 return await call()
             except AWAY as error:
                 log.warning("redis_away", extra={"error": str(error)})
-                await asyncio.sleep(0.5)
+                if self._draining.is_set():
+                    raise _StoppedWaiting from error
+                await asyncio.sleep(_RETRY_S)
 
     async def _publish_model(self, card: ModelCard, blob: bytes) -> None:
         registry = Registry(self._scripts)
@@ -230,6 +263,7 @@ async def serve(settings: WorkerSettings) -> None:
     metrics = WorkerMetrics(CollectorRegistry())
     if settings.worker_metrics_port:
         start_http_server(settings.worker_metrics_port, addr=settings.worker_metrics_host, registry=metrics.registry)
+    faults.arm(settings.faults, sleep=asyncio.sleep, on_fault=lambda kind: metrics.faults_injected.labels(kind).inc())
     service = WorkerService(settings, metrics)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

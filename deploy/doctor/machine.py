@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from deploy import preflight, valkey
-from deploy.doctor import server
+from deploy.doctor import access, server
 from deploy.doctor.findings import Finding, fail, ok, warn
 from shared.config import LauncherSettings
 from shared.errors import ConfigurationError
@@ -29,7 +29,7 @@ def examine(settings: LauncherSettings) -> list[Finding]:
         findings += server.examine(settings.redis_url)
     else:
         findings.append(ok("redis", "the embedded server will be used (give --redis to check another)"))
-    return findings
+    return findings + access.examine(settings.redis_url)
 
 
 def check_python() -> Finding:

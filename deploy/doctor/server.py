@@ -6,26 +6,20 @@ refuse CONFIG: what cannot be read is a warning, not a pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import cast
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import redis
 
 from deploy.doctor.findings import Finding, fail, ok, warn
+from shared.config import RedisSettings, load
+from shared.errors import ConfigurationError
+from shared.redis_client import Client, connect, masters
 
 OLDEST = (7, 0)
 WAITAOF_SINCE = (7, 2)
 PUBSUB_LIMIT_BYTES = 32 * 1024 * 1024
-ASKED = (
-    "appendonly",
-    "appendfsync",
-    "aof-load-truncated",
-    "maxmemory",
-    "maxmemory-policy",
-    "client-output-buffer-limit",
-    "timeout",
-)
 
 
 @dataclass(frozen=True)
@@ -36,6 +30,7 @@ class Facts:
     version: tuple[int, ...]
     replicas: int = 0
     config: dict[str, str] = field(default_factory=dict[str, str])
+    address: str = ""
 
     @property
     def appends(self) -> bool:
@@ -43,28 +38,51 @@ class Facts:
 
 
 def examine(url: str) -> list[Finding]:
-    """Ask the server at `url` and judge. One FAIL when it cannot be reached."""
+    """Ask the server at `url` (every master of a Cluster) and judge. One FAIL when it cannot be reached."""
     try:
-        client = redis.Redis.from_url(url, socket_timeout=5.0, socket_connect_timeout=5.0, decode_responses=True)
-    except ValueError as error:
-        return [fail("redis", f"bad URL: {error}", "give redis://[[user]:password@]host:port/number")]
+        settings = load(RedisSettings, redis_url=url)
+    except ConfigurationError as error:
+        return [fail("redis", error.message, "the forms of a URL are in docs/deployment-modes.md")]
     try:
-        return judge(_ask(client))
-    except redis.RedisError as error:
+        verdicts = {facts.address: judge(facts) for facts in asyncio.run(_ask_all(settings))}
+    except (redis.RedisError, OSError) as error:
         return [fail("redis", f"cannot be used: {error}", "start it, or mend HEADRACE_REDIS_URL (--redis)")]
-    finally:
-        client.close()
+    return _together(verdicts)
 
 
-def _ask(client: redis.Redis) -> Facts:
-    info = client.info()
+def _together(verdicts: Mapping[str, Sequence[Finding]]) -> list[Finding]:
+    """What all masters have in common once; the rest with the masters it is true of."""
+    at: dict[Finding, list[str]] = {}
+    for address, findings in verdicts.items():
+        for finding in findings:
+            at.setdefault(finding, []).append(address)
+    return [
+        finding if len(where) == len(verdicts) else replace(finding, detail=f"{finding.detail} (at {', '.join(where)})")
+        for finding, where in at.items()
+    ]
+
+
+async def _ask_all(settings: RedisSettings) -> list[Facts]:
+    client = connect(settings)
     try:
-        config = cast("dict[str, str]", client.config_get(*ASKED))
+        async with masters(client) as servers:
+            return [await _ask(server, str(number)) for number, server in enumerate(servers, 1)]
+    finally:
+        await client.aclose()
+
+
+async def _ask(client: Client, number: str) -> Facts:
+    info = await client.info()
+    try:
+        config: dict[str, str] = {name: str(value) for name, value in (await client.config_get("*")).items()}
     except redis.ResponseError:
         config = {}
     name = f"valkey {info['valkey_version']}" if "valkey_version" in info else f"redis {info['redis_version']}"
-    number = tuple(int(part) for part in str(info["redis_version"]).split(".")[:3])
-    return Facts(name=name, version=number, replicas=int(info.get("connected_slaves", 0)), config=config)
+    version = tuple(int(part) for part in str(info["redis_version"]).split(".")[:3])
+    address = f"port {info['tcp_port']}" if "tcp_port" in info else number
+    return Facts(
+        name=name, version=version, replicas=int(info.get("connected_slaves", 0)), config=config, address=address
+    )
 
 
 def judge(facts: Facts) -> list[Finding]:

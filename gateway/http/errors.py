@@ -19,25 +19,34 @@ from starlette.responses import Response
 
 from gateway.openai.protocol import invalid_request
 from shared.errors import (
+    AuthenticationFailed,
     BodyTooLarge,
     DeadlineExceeded,
     HeadraceError,
+    IdempotencyConflict,
     InvalidRequest,
     ModelNotFound,
     Overloaded,
+    PermissionDenied,
+    RateLimited,
     RequestCancelled,
     RequestFailed,
     RequestNotFound,
     StreamContradiction,
     Unavailable,
+    WorkerNotFound,
 )
 
 # Exception -> status, type. The nearest ancestor counts.
 TABLE: dict[type[HeadraceError], tuple[int, str]] = {
     InvalidRequest: (400, "invalid_request_error"),
     BodyTooLarge: (413, "invalid_request_error"),
+    AuthenticationFailed: (401, "invalid_request_error"),
+    PermissionDenied: (403, "invalid_request_error"),
     ModelNotFound: (404, "invalid_request_error"),
     RequestNotFound: (404, "invalid_request_error"),
+    WorkerNotFound: (404, "invalid_request_error"),
+    IdempotencyConflict: (409, "invalid_request_error"),
     Overloaded: (429, "rate_limit_error"),
     Unavailable: (503, "server_error"),
     RequestFailed: (500, "server_error"),
@@ -45,11 +54,11 @@ TABLE: dict[type[HeadraceError], tuple[int, str]] = {
     RequestCancelled: (499, "server_error"),
     HeadraceError: (500, "server_error"),
 }
-# A repeat of these ends the same way; clients repeat every 5xx unless told not to.
-FINAL = (RequestFailed,)
+# A repeat of these ends the same way; clients repeat every 5xx and 409 unless told not to.
+FINAL = (RequestFailed, IdempotencyConflict)
 NOT_FINAL = (StreamContradiction,)
 MIN_RETRY_S = 1.0
-MAX_RETRY_S = 30.0  # clients give up on longer ones
+MAX_RETRY_S = 60.0  # the official client does not keep to longer ones
 MAX_MESSAGE_CHARS = 4000
 
 
@@ -100,9 +109,13 @@ async def _on_validation_error(_: Request, error: Exception) -> Response:
 def _headers(error: HeadraceError) -> dict[str, str]:
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded | Unavailable):
-        wait_s = min(max(error.retry_after_s, MIN_RETRY_S), MAX_RETRY_S)
+        wait_s = error.retry_after_s
+        if not isinstance(error, RateLimited):  # whose wait is exact, and at most a minute
+            wait_s = min(max(wait_s, MIN_RETRY_S), MAX_RETRY_S)
         headers["retry-after"] = str(math.ceil(wait_s))
-        headers["retry-after-ms"] = str(round(wait_s * 1000))
+        headers["retry-after-ms"] = str(math.ceil(round(wait_s * 1000, 3)))
+    if isinstance(error, AuthenticationFailed):
+        headers["www-authenticate"] = "Bearer"
     if isinstance(error, FINAL) and not isinstance(error, NOT_FINAL):
         headers["x-should-retry"] = "false"
     if isinstance(error, BodyTooLarge):

@@ -34,6 +34,7 @@ def install_middleware(app: FastAPI, max_body_bytes: int) -> None:
 class RequestContext:
     """`request.state.request_id` is ours and unique: header, queue, log and journal name a request by it.
 
+    What a route puts into `request.state.reply_headers` goes out with its reply, errors included.
     A client's own id (two attempts may share one) comes back as `x-client-request-id`, and is logged beside ours.
     """
 
@@ -47,7 +48,7 @@ class RequestContext:
         client_id = _client_id(Headers(scope=scope))
         if client_id is not None:
             logger.info("client_request_id", extra={"request_id": request_id, "client_request_id": client_id})
-        scope.setdefault("state", {})["request_id"] = request_id
+        scope.setdefault("state", {}).update(request_id=request_id, reply_headers={})
         started = False
 
         async def send_with_id(message: Message) -> None:
@@ -56,6 +57,7 @@ class RequestContext:
                 started = True
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = request_id
+                headers.update(scope["state"]["reply_headers"])
                 if client_id is not None:
                     headers["x-client-request-id"] = client_id
             await send(message)

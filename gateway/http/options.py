@@ -1,48 +1,77 @@
-"""What a client asks of admission beside its request: deadlines and trace, read from the headers.
+"""What a client asks of admission beside its request: deadlines, idempotency key, detaching, trace.
 
 A leaf: known to the routes that fill it and to the dispatcher that obeys it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shared.errors import InvalidRequest, UnsupportedParameter
+import orjson
+
+from gateway.openai.protocol import MAX_DEADLINE_MS
+from shared.access.entries import ANONYMOUS, Tenant
+from shared.errors import InvalidRequest
 
 DEADLINE_HEADER = "x-headrace-deadline-ms"
 READ_TIMEOUT_HEADER = "x-stainless-read-timeout"
-# Promises that are not kept yet are refused, not ignored.
-_NOT_YET = ("idempotency-key", "x-headrace-detach")
-MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
+KEY_HEADER = "idempotency-key"
+DETACH_HEADER = "x-headrace-detach"
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionOptions:
-    """Relative to now: `start_deadline_ms` is for the first token, `deadline_ms` for the end, 0 meaning none."""
+    """Relative to now: `start_deadline_ms` is for the first token, `deadline_ms` for the end, 0 meaning none.
+
+    `key_hash` and `body_digest` name an idempotent request, `view` how its client sees it (gateway/openai/view.py).
+    """
 
     start_deadline_ms: int
     deadline_ms: int = 0
     detached: bool = False
     traceparent: str = ""
+    key_hash: str = ""
+    body_digest: str = ""
+    view: str = ""
+    tenant: Tenant = ANONYMOUS
 
 
 def admission_options(headers: Mapping[str, str], start_deadline_s: float) -> AdmissionOptions:
-    """`headers` with lower-case names. Raises InvalidRequest for a deadline that is no positive integer."""
-    for name in _NOT_YET:
-        if name in headers:
-            raise UnsupportedParameter(
-                f"the header {name} is not supported yet: send the request without it", param=name
-            )
+    """`headers` with lower-case names. Raises InvalidRequest for a header that cannot be meant."""
     traceparent = headers.get("traceparent", "")
     return AdmissionOptions(
         start_deadline_ms=_start_deadline_ms(headers.get(READ_TIMEOUT_HEADER, ""), start_deadline_s),
         deadline_ms=_deadline_ms(headers.get(DEADLINE_HEADER)),
+        detached=_is_detached(headers.get(DETACH_HEADER)),
         traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else "",
+        key_hash=_key_hash(headers.get(KEY_HEADER)),
     )
+
+
+def digest_of(endpoint: str, body: bytes) -> str:
+    """What makes two bodies the same to an idempotency key: the endpoint, and the JSON but for spacing and order."""
+    canonical = orjson.dumps(orjson.loads(body), option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(endpoint.encode() + b"\n" + canonical).hexdigest()
+
+
+def _key_hash(value: str | None) -> str:
+    if value is None:
+        return ""
+    if not _KEY.fullmatch(value):
+        raise InvalidRequest(f"{KEY_HEADER}: must be 1 to 255 printable characters without blanks", param=KEY_HEADER)
+    return hashlib.sha256(value.encode()).hexdigest()[:32]
+
+
+def _is_detached(value: str | None) -> bool:
+    if value is None or value.lower() in ("true", "false"):
+        return value is not None and value.lower() == "true"
+    raise InvalidRequest(f"{DETACH_HEADER}: must be true or false", param=DETACH_HEADER)
 
 
 def _start_deadline_ms(read_timeout: str, default_s: float) -> int:

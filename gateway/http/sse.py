@@ -1,14 +1,14 @@
 """Server-sent events: bytes of an event, and the response that writes a stream of them.
 
 A stream never ends cleanly without its last event: whatever goes wrong drops the connection, since a clean
-end reads as success. No `id:` or `retry:` lines (clients choke on them next to comments); one frame a write;
-comments keep the connection alive from the first moment, also while the request is queued.
+end reads as success. No `id:` lines on OpenAI's streams (clients choke on them next to comments), and no `retry:`
+lines anywhere; one frame a write; comments keep the connection alive, also while the request is queued.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -28,6 +28,15 @@ def event(payload: bytes) -> bytes:
     return b"data: %b\n\n" % payload
 
 
+def numbered_event(number: int, payload: bytes) -> bytes:
+    """For streams that can be resumed after `number`; comments between such events must end in one line end."""
+    return b"id: %d\ndata: %b\n\n" % (number, payload)
+
+
+async def keep_alive() -> bytes:
+    return KEEP_ALIVE
+
+
 class StreamStalled(Exception):
     """The client took nothing for `stall_timeout_s`."""
 
@@ -36,11 +45,17 @@ class EventStream(Response):
     """Writes the events of `source`, a frame a write, then ends.
 
     The source is closed exactly once: after its last event, when the client leaves or stalls, or when it fails.
-    Its failure is raised after closing, for the server to drop the connection.
+    Its failure is raised after closing, for the server to drop the connection. `comment` is asked for what to say
+    when nothing came for `keepalive_s`.
     """
 
     def __init__(
-        self, source: AsyncGenerator[list[bytes], None], *, keepalive_s: float, stall_timeout_s: float
+        self,
+        source: AsyncGenerator[list[bytes], None],
+        *,
+        keepalive_s: float,
+        stall_timeout_s: float,
+        comment: Callable[[], Awaitable[bytes]] = keep_alive,
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -48,6 +63,7 @@ class EventStream(Response):
         self._source = source
         self._keepalive_s = keepalive_s
         self._stall_timeout_s = stall_timeout_s
+        self._comment = comment
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         writer = _Writer(send)
@@ -91,7 +107,7 @@ class EventStream(Response):
     async def _keep_alive(self, writer: _Writer) -> None:
         try:
             async with asyncio.timeout(self._stall_timeout_s):
-                await writer.write(KEEP_ALIVE)
+                await writer.write(await self._comment())
         except TimeoutError:
             raise StreamStalled from None
 

@@ -140,6 +140,6 @@ def _head(shape: ChunkShape, identity: Identity) -> bytes:
         "created": identity.created,
         "model": identity.model,
         "system_fingerprint": identity.system_fingerprint,
-        "service_tier": "default",
+        "service_tier": identity.service_tier,
     }
     return orjson.dumps(fields)[:-1] + b","

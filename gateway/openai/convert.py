@@ -10,7 +10,9 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.openai.allowance import Size, check_allowed, longest_answer
 from gateway.openai.protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from shared.access.entries import ANONYMOUS, Tenant
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.schemas import ModelCard, Request, SamplingParams
 from shared.text.tokenizer import Tokenizer
@@ -23,12 +25,13 @@ SEED_MASK = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """For whom a request is converted: the model, its tokenizer, and what this gateway allows."""
+    """For whom a request is converted: the model, its tokenizer, what this gateway and the tenant's key allow."""
 
     request_id: str
     card: ModelCard
     tokenizer: Tokenizer
     max_choices: int
+    tenant: Tenant = ANONYMOUS
 
     @property
     def max_total_tokens(self) -> int:
@@ -37,19 +40,27 @@ class Target:
 
 
 def chat_request(body: ChatCompletionRequest, target: Target) -> Request:
-    """Raises InvalidRequest or ContextLengthExceeded. `max_tokens` defaults to what the context has left."""
+    """Raises InvalidRequest or ContextLengthExceeded. `max_tokens` defaults to what the context and the key leave."""
     prompt = target.tokenizer.render_chat([message.for_template() for message in body.messages])
     prompt_ids = target.tokenizer.encode(prompt)
     asked = body.max_completion_tokens or body.max_tokens
-    return _request(body, target, prompt_ids, _max_tokens(target, len(prompt_ids), asked, "messages"))
+    room = _room(target, len(prompt_ids), asked or 1, "messages")
+    max_tokens = asked or longest_answer(target.tenant, len(prompt_ids), body.n, room)
+    answer_param = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
+    size = Size(len(prompt_ids), max_tokens, body.n)
+    check_allowed(target.tenant, size, prompt_param="messages", answer_param=answer_param)
+    return _request(body, target, prompt_ids, max_tokens)
 
 
 def completion_request(body: CompletionRequest, target: Target) -> Request:
-    """As `chat_request`; `max_tokens` defaults to 16, or less where the context ends sooner."""
+    """As `chat_request`; `max_tokens` defaults to 16, or less where the context or the key ends sooner."""
     prompt_ids = _prompt_ids(body.prompt, target)
-    room = max(1, target.max_total_tokens - len(prompt_ids))
-    asked = body.max_tokens or min(DEFAULT_COMPLETION_TOKENS, room)
-    return _request(body, target, prompt_ids, _max_tokens(target, len(prompt_ids), asked, "prompt"))
+    room = _room(target, len(prompt_ids), body.max_tokens or 1, "prompt")
+    most = longest_answer(target.tenant, len(prompt_ids), body.n, room)
+    max_tokens = body.max_tokens or min(DEFAULT_COMPLETION_TOKENS, most)
+    size = Size(len(prompt_ids), max_tokens, body.n)
+    check_allowed(target.tenant, size, prompt_param="prompt", answer_param="max_tokens")
+    return _request(body, target, prompt_ids, max_tokens)
 
 
 def _prompt_ids(prompt: str | list[int], target: Target) -> list[int]:
@@ -62,9 +73,9 @@ def _prompt_ids(prompt: str | list[int], target: Target) -> list[int]:
     return prompt
 
 
-def _max_tokens(target: Target, num_prompt_tokens: int, asked: int | None, param: str) -> int:
+def _room(target: Target, num_prompt_tokens: int, answer: int, param: str) -> int:
+    """What the context leaves for the answer, which must be enough for `answer` tokens."""
     limit = target.max_total_tokens
-    answer = 1 if asked is None else asked
     if num_prompt_tokens + answer > limit:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {limit} tokens. However, you requested "
@@ -72,7 +83,7 @@ def _max_tokens(target: Target, num_prompt_tokens: int, asked: int | None, param
             "Please reduce the length of the messages or completion. (context_length_exceeded: prompt is too long)",
             param=param,
         )
-    return limit - num_prompt_tokens if asked is None else asked
+    return limit - num_prompt_tokens
 
 
 def _request(body: GenerationRequest, target: Target, prompt_ids: Sequence[int], max_tokens: int) -> Request:
@@ -91,8 +102,9 @@ def _request(body: GenerationRequest, target: Target, prompt_ids: Sequence[int],
         ignore_eos=body.ignore_eos,
     )
     return Request(
-        request_id=target.request_id, model=target.card.revision, prompt_ids=tuple(prompt_ids), params=params
-    )
+        request_id=target.request_id, model=target.card.revision, prompt_ids=tuple(prompt_ids), params=params,
+        service_class=body.service_class, tenant=target.tenant.name,
+    )  # fmt: skip
 
 
 def _top_k(body: GenerationRequest) -> int:

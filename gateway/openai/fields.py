@@ -27,7 +27,6 @@ _COMMON: dict[str, tuple[Any, ...]] = {
     "choice": NEVER,
     "return_token_ids": (False,),
     "continuous_usage_stats": (False,),
-    "deadline_ms": NEVER,
     "echo": (False,),
     "best_of": (1,),
 }

@@ -27,17 +27,21 @@ def created_s(request_id: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`model` is the public name; `system_fingerprint` changes with the weights."""
+    """`model` is the public name; `system_fingerprint` changes with the weights; `service_tier` is what was used."""
 
     request_id: str
     created: int
     model: str
     system_fingerprint: str
+    service_tier: str = "default"
 
 
 def identity_of(request_id: str, card: ModelCard) -> Identity:
-    digest = card.revision.rpartition("@")[2]
-    return Identity(request_id, created_s(request_id), card.name, f"fp_{digest[:12]}")
+    return Identity(request_id, created_s(request_id), card.name, fingerprint_of(card.revision))
+
+
+def fingerprint_of(revision: str) -> str:
+    return f"fp_{revision.rpartition('@')[2][:12]}"
 
 
 def usage_fields(usage: Usage) -> dict[str, object]:

@@ -16,10 +16,12 @@ from gateway.openai.body import json_object
 from gateway.openai.fields import UNSUPPORTED_IN_CHAT, UNSUPPORTED_IN_COMPLETIONS, honoured_fields
 from gateway.openai.messages import MAX_MESSAGES, ChatMessage, StrictModel
 from shared.errors import InvalidRequest, UnsupportedParameter
+from shared.schemas import ServiceClass
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 128
+MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
 MAX_FAULTS = 10
 MAX_FAULT_CHARS = 200
 
@@ -55,7 +57,13 @@ class GenerationRequest(StrictModel):
     n: int = Field(default=1, ge=1, le=128)
     stream: bool = False
     stream_options: StreamOptions | None = None
-    service_tier: Literal["auto", "default"] = "default"
+    service_tier: Literal["auto", "default", "flex", "priority"] = "auto"
+    deadline_ms: int | None = Field(default=None, ge=1, le=MAX_DEADLINE_MS)
+
+    @property
+    def service_class(self) -> ServiceClass:
+        """`auto` leaves the choice to us: `default`."""
+        return ServiceClass.DEFAULT if self.service_tier == "auto" else ServiceClass(self.service_tier)
 
     @property
     def include_usage(self) -> bool:

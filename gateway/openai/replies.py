@@ -72,7 +72,7 @@ class Reply:
                 "created": identity.created,
                 "model": identity.model,
                 "system_fingerprint": identity.system_fingerprint,
-                "service_tier": "default",
+                "service_tier": identity.service_tier,
                 "choices": choices,
                 "usage": usage_fields(self._usage),
             }

@@ -6,11 +6,12 @@ the connection.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from gateway.dependencies import Dispatcher
 from gateway.http.errors import error_payload
-from gateway.http.sse import event
+from gateway.http.sse import KEEP_ALIVE, event, numbered_event
+from gateway.lookup import Place
 from gateway.openai.chunks import DONE, ChunkStream
 from gateway.openai.replies import Reply
 from shared.errors import HeadraceError
@@ -20,28 +21,78 @@ class JournalCut(Exception):
     """A journal stopped before its end frame."""
 
 
+class Numbers:
+    """Numbers the data events of a stream from 1, and leaves out those up to `after`: the client has them."""
+
+    def __init__(self, after: int) -> None:
+        self._after = after
+        self._last = 0
+
+    def event(self, payload: bytes) -> bytes:
+        self._last += 1
+        return numbered_event(self._last, payload) if self._last > self._after else b""
+
+
+class QueuePosition:
+    """The comment of a silent stream: where its request waits, each time that has changed. `end` ends a comment."""
+
+    def __init__(self, dispatcher: Dispatcher, request_id: str, *, end: bytes = b"\n\n") -> None:
+        self._dispatcher = dispatcher
+        self._request_id = request_id
+        self._end = end
+        self._last: int | None = None
+
+    def opening(self, place: Place | None) -> list[bytes]:
+        """What is said at once: nothing to who is next anyway."""
+        return [] if place is None or place.position == 1 else [self._said(place)]
+
+    async def __call__(self) -> bytes:
+        place = await self._dispatcher.place_here(self._request_id)
+        if place is None or place.position == self._last:
+            return KEEP_ALIVE.rstrip() + self._end
+        return self._said(place)
+
+    def _said(self, place: Place) -> bytes:
+        self._last = place.position
+        eta = b"" if place.eta_ms is None else b" eta_ms=%d" % place.eta_ms
+        return b": queued position=%d%b%b" % (place.position, eta, self._end)
+
+
 async def opened_events(
-    dispatcher: Dispatcher, request_id: str, chunks: ChunkStream
+    dispatcher: Dispatcher,
+    request_id: str,
+    chunks: ChunkStream,
+    *,
+    to_event: Callable[[bytes], bytes] = event,
+    opening: Sequence[bytes] = (),
 ) -> AsyncGenerator[list[bytes], None]:
-    """Events of a stream that is already followed: from here on, closing the generator cancels the request.
+    """Events of a stream that is already followed: from here on, closing the generator leaves the request.
 
     Following before the response is built leaves no moment at which a client's leaving goes unnoticed, and
     gives a status to what fails at once.
     """
-    events = _events(dispatcher, request_id, chunks)
+    events = _events(dispatcher, request_id, chunks, to_event, opening)
     await anext(events)
     return events
 
 
-async def _events(dispatcher: Dispatcher, request_id: str, chunks: ChunkStream) -> AsyncGenerator[list[bytes], None]:
+async def _events(
+    dispatcher: Dispatcher,
+    request_id: str,
+    chunks: ChunkStream,
+    to_event: Callable[[bytes], bytes],
+    opening: Sequence[bytes],
+) -> AsyncGenerator[list[bytes], None]:
     """Yields nothing once, when the journal is followed; then the events of each batch of frames."""
     is_open = False
     try:
         async with dispatcher.follow(request_id) as journal:
             is_open = True
             yield []
+            yield list(opening)
             async for frames in journal:
-                yield [event(payload) for frame in frames for payload in chunks.convert(frame)]
+                events = (to_event(payload) for frame in frames for payload in chunks.convert(frame))
+                yield [data for data in events if data]
                 if chunks.is_done:
                     break
             if chunks.failure is not None:
@@ -49,7 +100,7 @@ async def _events(dispatcher: Dispatcher, request_id: str, chunks: ChunkStream) 
     except HeadraceError as error:
         if not is_open:
             raise
-        yield [event(error_payload(error)), event(DONE)]
+        yield [data for data in (to_event(error_payload(error)), to_event(DONE)) if data]
         return
     if not chunks.is_done:
         raise JournalCut(request_id)

@@ -22,7 +22,8 @@ async def ready(services: ServicesDep, min_workers: int = 0) -> Response:
     """Requests can be accepted. `min_workers` also asks for so many live workers: a launcher waits for them."""
     is_ready, reason = await services.readiness.is_ready(min_workers)
     if is_ready:
-        return JSONResponse({"status": "ok", "workers": services.catalogue.workers()})
+        catalogue = services.catalogue
+        return JSONResponse({"status": "ok", "workers": catalogue.workers(), "paused": catalogue.paused()})
     return JSONResponse({"status": "unavailable", "reason": reason}, status_code=503)
 
 

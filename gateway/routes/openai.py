@@ -7,7 +7,7 @@ begun, so a refusal always has its status.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,13 +15,12 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from gateway.dependencies import Services, ServicesDep
+from gateway.dependencies import Services, ServicesDep, TenantDep
+from gateway.dispatch import Placed
 from gateway.http.connection import while_connected
-from gateway.http.options import admission_options
+from gateway.http.options import AdmissionOptions, admission_options, digest_of
 from gateway.http.sse import EventStream
-from gateway.openai.chunks import CHAT_CHUNKS, COMPLETION_CHUNKS, ChunkShape, ChunkStream
 from gateway.openai.convert import Target, chat_request, completion_request
-from gateway.openai.identity import Identity, identity_of
 from gateway.openai.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -29,46 +28,42 @@ from gateway.openai.protocol import (
     parse_chat,
     parse_completion,
 )
-from gateway.openai.replies import CHAT_REPLY, COMPLETION_REPLY, Reply, ReplyShape
-from gateway.routes.delivery import opened_events, plain_body
+from gateway.openai.view import Endpoint, View, encode_view
+from gateway.routes.delivery import QueuePosition, opened_events, plain_body
 from gateway.routes.documentation import body_schema
-from shared.errors import InvalidRequest
+from gateway.routes.limits import require_class, require_model, submit
+from gateway.routes.standing import DURABILITY_HEADER, place_headers, work_headers
+from shared.access.entries import Tenant
+from shared.errors import HeadraceError, InvalidRequest
 from shared.schemas import ModelCard, Request
 
 router = APIRouter(tags=["openai"])
 
 
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    chunks: ChunkShape
-    reply: ReplyShape
-
-
-CHAT = Shapes(CHAT_CHUNKS, CHAT_REPLY)
-COMPLETION = Shapes(COMPLETION_CHUNKS, COMPLETION_REPLY)
-
-
 @router.post("/v1/chat/completions", response_class=Response, openapi_extra=body_schema(ChatCompletionRequest))
-async def chat_completions(http: HttpRequest, services: ServicesDep) -> Response:
+async def chat_completions(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
     raw = await _json_bytes(http)
     body = parse_chat(raw)
-    return await _generate(http, services, body, partial(chat_request, body), CHAT)
+    return await _generate(http, services, tenant, body, partial(chat_request, body), "chat")
 
 
 @router.post("/v1/completions", response_class=Response, openapi_extra=body_schema(CompletionRequest))
-async def completions(http: HttpRequest, services: ServicesDep) -> Response:
+async def completions(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
     raw = await _json_bytes(http)
     body = parse_completion(raw)
-    return await _generate(http, services, body, partial(completion_request, body), COMPLETION)
+    return await _generate(http, services, tenant, body, partial(completion_request, body), "completion")
 
 
 @router.get("/v1/models")
-async def list_models(services: ServicesDep) -> Response:
-    return JSONResponse({"object": "list", "data": [_model(card) for card in services.catalogue.cards()]})
+async def list_models(services: ServicesDep, tenant: TenantDep) -> Response:
+    """Those its key may use."""
+    cards = [card for card in services.catalogue.cards() if tenant.may_use(card.name)]
+    return JSONResponse({"object": "list", "data": [_model(card) for card in cards]})
 
 
 @router.get("/v1/models/{name:path}")
-async def get_model(name: str, services: ServicesDep) -> Response:
+async def get_model(name: str, services: ServicesDep, tenant: TenantDep) -> Response:
+    require_model(tenant, name)
     return JSONResponse(_model(services.catalogue.find(name)))
 
 
@@ -83,33 +78,62 @@ async def _json_bytes(http: HttpRequest) -> bytes:
 async def _generate(
     http: HttpRequest,
     services: Services,
+    tenant: Tenant,
     body: GenerationRequest,
     to_request: Callable[[Target], Request],
-    shapes: Shapes,
+    endpoint: Endpoint,
 ) -> Response:
-    options = admission_options(http.headers, services.settings.start_deadline_s)
+    options = replace(_options(http, services, body), tenant=tenant)
+    require_model(tenant, body.model)
+    require_class(tenant, body.service_class)
     card = services.catalogue.find(body.model)
     tokenizer = await services.catalogue.tokenizer(card)
-    target = Target(http.state.request_id, card, tokenizer, services.settings.max_choices)
+    target = Target(http.state.request_id, card, tokenizer, services.settings.max_choices, tenant)
     size_bytes = len(await http.body())
     request = await services.text_pool.run(size_bytes, partial(to_request, target))
-    await services.dispatcher.submit(request, options)
-    identity = identity_of(request.request_id, card)
-    if body.stream:
-        chunks = ChunkStream(shapes.chunks, identity, n=body.n, include_usage=body.include_usage)
-        return await _stream(services, request.request_id, chunks)
-    return await _plain(http, services, Reply(shapes.reply, identity, n=body.n), identity)
+    view = View(
+        endpoint=endpoint, model=card.name, n=body.n, include_usage=body.include_usage,
+        service_tier=body.service_class.value,
+    )  # fmt: skip
+    digest = digest_of(endpoint, await http.body()) if options.key_hash else ""
+    placed = await submit(http, services, request, replace(options, body_digest=digest, view=encode_view(view)))
+    http.state.reply_headers["x-request-id"] = placed.request_id
+    if placed.durability is not None:
+        http.state.reply_headers[DURABILITY_HEADER] = placed.durability
+    return await (_stream(services, view, placed) if body.stream else _plain(http, services, view, placed))
 
 
-async def _stream(services: Services, request_id: str, chunks: ChunkStream) -> Response:
-    settings = services.settings
-    events = await opened_events(services.dispatcher, request_id, chunks)
-    return EventStream(events, keepalive_s=settings.keepalive_s, stall_timeout_s=settings.stall_timeout_s)
+def _options(http: HttpRequest, services: Services, body: GenerationRequest) -> AdmissionOptions:
+    """The nearer of two deadlines counts."""
+    options = admission_options(http.headers, services.settings.start_deadline_s)
+    deadlines = [deadline for deadline in (options.deadline_ms, body.deadline_ms) if deadline]
+    return replace(options, deadline_ms=min(deadlines, default=0))
 
 
-async def _plain(http: HttpRequest, services: Services, reply: Reply, identity: Identity) -> Response:
-    work = plain_body(services.dispatcher, identity.request_id, reply)
-    return Response(await while_connected(http.receive, work), media_type="application/json")
+async def _stream(services: Services, view: View, placed: Placed) -> Response:
+    settings, dispatcher = services.settings, services.dispatcher
+    chunks = view.chunks(placed.request_id, placed.model)
+    position = QueuePosition(dispatcher, placed.request_id)
+    events = await opened_events(dispatcher, placed.request_id, chunks, opening=position.opening(placed.place))
+    return EventStream(
+        events, keepalive_s=settings.keepalive_s, stall_timeout_s=settings.stall_timeout_s, comment=position
+    )
+
+
+async def _plain(http: HttpRequest, services: Services, view: View, placed: Placed) -> Response:
+    reply = view.reply(placed.request_id, placed.model)
+    work = plain_body(services.dispatcher, placed.request_id, reply)
+    body = await while_connected(http.receive, work)
+    headers = place_headers(placed.place) | await _facts(services, placed)
+    return Response(body, media_type="application/json", headers=headers)
+
+
+async def _facts(services: Services, placed: Placed) -> dict[str, str]:
+    """Who made an answer and how long it took; nothing when that cannot be read now: the answer stands."""
+    try:
+        return work_headers(await services.dispatcher.record(placed))
+    except HeadraceError:
+        return {}
 
 
 def _model(card: ModelCard) -> dict[str, Any]:

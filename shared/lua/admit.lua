@@ -5,30 +5,33 @@
 --   9 max_tokens, 10 n, 11 start_deadline_ms from now (0 = none), 12 deadline_ms from now (0 = none),
 --   13 detached ('0' | '1'), 14 traceparent, 15 idempotency key hash ('' = none), 16 body digest,
 --   17 max_waiting, 18 max_waiting_tokens, 19 max_waiting_bytes, 20 tenant_max_waiting (0 = none), 21 retention_s,
---   22 tenant weight.
--- Replies {'accepted', waiting before it} | {'duplicate', state} | {'same', id} | {'conflict', id}
---   | {'full' | 'tenant_full' | 'tokens_full' | 'bytes_full', now, limit}.
--- include: core, request
+--   22 tenant weight, 23 view (JSON: how its client sees it), 24 class weight ('0' = as it is),
+--   25 max_ahead: how many may be before it, so that its deadline can be met ('-1' = any number).
+-- Replies {'accepted', waiting before it, expected to be taken before it} | {'duplicate', state} | {'same', id}
+--   | {'conflict', id} | {'full' | 'tenant_full' | 'tokens_full' | 'bytes_full' | 'too_late', now, limit}.
+-- A key finds its request as long as there is a result to be had: a run that was cancelled, failed or expired, or
+-- is forgotten, is run anew under the new id.
+-- include: core, request, share
 local id, gateway, body, prefix, mode, class, tenant = unpack(ARGV, 1, 7)
 local prompt_tokens, max_tokens, n, start_ms, deadline_ms = unpack(ARGV, 8, 12)
+local RUN_ANEW = {cancelled = true, failed = true, expired = true}
 local state = redis.call('HGET', key('r', id), 'state')
 if state then return {'duplicate', state} end
 
-local idempotency
-if mode == 'new' and ARGV[15] ~= '' then
-  idempotency = base .. 'idem:' .. tenant .. ':' .. ARGV[15]
-  local known = redis.call('GET', idempotency)
-  if known then
-    local known_id, digest = string.match(known, '^(%S+) (%S+)$')
-    if digest ~= ARGV[16] then return {'conflict', known_id} end
-    return {'same', known_id}
-  end
+local idem = ARGV[15] ~= '' and tenant .. ':' .. ARGV[15] or ''
+local known = idem ~= '' and redis.call('GET', base .. 'idem:' .. idem)
+if mode == 'new' and known then
+  local known_id, digest = string.match(known, '^(%S+) (%S+)$')
+  local known_state = redis.call('HGET', key('r', known_id), 'state')
+  if known_state and digest ~= ARGV[16] then return {'conflict', known_id} end
+  if known_state and not RUN_ANEW[known_state] then return {'same', known_id} end
 end
 
 local request = {prompt_tokens = tonumber(prompt_tokens), bytes = #body, tenant = tenant, class = class}
 local waiting = redis.call('HMGET', KEYS[1], 'waiting', 'waiting_tokens', 'waiting_bytes')
+local mine = tonumber(redis.call('HGET', key('tenant', tenant), 'waiting:' .. class) or '0')
+local ahead = ahead_of(class, tenant, mine)
 if mode == 'new' then
-  local mine = tonumber(redis.call('HGET', key('tenant', tenant), 'waiting:' .. class) or '0')
   local bounds = {
     {'full', tonumber(waiting[1] or '0') + 1, tonumber(ARGV[17])},
     {'tokens_full', tonumber(waiting[2] or '0') + request.prompt_tokens, tonumber(ARGV[18])},
@@ -38,6 +41,8 @@ if mode == 'new' then
   for _, bound in ipairs(bounds) do
     if bound[3] > 0 and bound[2] > bound[3] then return {bound[1], tostring(bound[2]), tostring(bound[3])} end
   end
+  local max_ahead = tonumber(ARGV[25])
+  if max_ahead >= 0 and ahead > max_ahead then return {'too_late', tostring(ahead), ARGV[25]} end
 end
 
 local stream = 'q:' .. class .. ':' .. tenant
@@ -45,10 +50,12 @@ local entry = add_entry(stream, id)
 local tokens = tokens_in(prefix)
 local start_deadline = tonumber(start_ms) > 0 and tokens == 0 and now + start_ms or 0
 local deadline = tonumber(deadline_ms) > 0 and now + deadline_ms or 0
-redis.call('HSET', key('r', id), 'state', 'waiting', 'stream', stream, 'entry', entry, 'owner', '/0/' .. now,
-  'attempt', 0, 'crashes', 0, 'tenant', tenant, 'class', class, 'prompt_tokens', prompt_tokens,
-  'max_tokens', max_tokens, 'n', n, 'tokens', tokens, 'bytes', #body, 'admitted_at', now,
-  'start_deadline', start_deadline, 'deadline', deadline, 'detached', ARGV[13], 'traceparent', ARGV[14])
+-- First what each emit reads: a small hash is searched from its beginning.
+redis.call('HSET', key('r', id), 'owner', '/0/' .. now, 'state', 'waiting', 'class', class, 'tenant', tenant,
+  'tokens', tokens, 'counted', #prefix, 'stream', stream, 'entry', entry, 'attempt', 0, 'crashes', 0, 'prompt_tokens', prompt_tokens,
+  'max_tokens', max_tokens, 'n', n, 'bytes', #body, 'admitted_at', now,
+  'start_deadline', start_deadline, 'deadline', deadline, 'detached', ARGV[13], 'traceparent', ARGV[14],
+  'view', ARGV[23])
 redis.call('SET', key('b', id), body)
 if prefix ~= '' then redis.call('SET', key('j', id), prefix) end
 if gateway ~= '' then
@@ -64,14 +71,18 @@ count('total_admitted', 1)
 local account = key('tenant', tenant)
 redis.call('PERSIST', account)
 redis.call('HSET', account, 'weight', ARGV[22])
+if tonumber(ARGV[24]) > 0 then redis.call('HSET', KEYS[1], 'weight:' .. class, ARGV[24]) end
 if redis.call('HINCRBY', account, 'waiting:' .. class, 1) == 1 then
-  -- A tenant waking up starts at the class's clock: idleness earns no credit.
-  local clock = tonumber(redis.call('HGET', KEYS[1], 'vclock:' .. class) or '0')
-  local at = math.max(tonumber(redis.call('HGET', account, 'vtime:' .. class) or '0'), clock)
+  if redis.call('EXISTS', key('flows', class)) == 0 then wake_class(class) end
+  local at = waking_vtime(class, tenant)
   redis.call('HSET', account, 'vtime:' .. class, at)
   redis.call('ZADD', key('flows', class), at, tenant)
 end
-if idempotency then redis.call('SET', idempotency, id .. ' ' .. ARGV[16], 'EX', ARGV[21]) end
+-- Kept without an end while there is no result; `settle` gives it the result's. A witness brings a lost one back.
+if idem ~= '' and (mode == 'new' or not known or string.match(known, '^%S+') == id) then
+  redis.call('SET', base .. 'idem:' .. idem, id .. ' ' .. ARGV[16])
+  redis.call('HSET', key('r', id), 'idem', idem)
+end
 audit('admitted', id, tenant)
 ring()
-return {'accepted', waiting[1] or '0'}
+return {'accepted', waiting[1] or '0', tostring(ahead)}

@@ -1,5 +1,5 @@
--- detach: a gateway has nobody left who listens; the last one to leave cancels, unless the request is detached.
--- Idempotent.
+-- detach: a gateway has nobody left who listens; the last one to leave cancels, unless the request is detached or
+-- carries an idempotency key (its client may come back for the answer). Idempotent.
 -- KEYS[1] counts. ARGV: 1 id, 2 gateway, 3 retention_s.
 -- Replies {'gone'} | {'left'} | {'cancelled'} | {the state it had already ended in}.
 -- include: core, request
@@ -9,7 +9,7 @@ redis.call('SREM', key('att', gateway), id)
 local request = load(id)
 if not request then return {'gone'} end
 if is_done(request.state) then return {request.state} end
-if redis.call('SCARD', key('g', id)) == 0 and request.detached ~= '1' then
+if redis.call('SCARD', key('g', id)) == 0 and request.detached ~= '1' and not request.idem then
   end_request(id, request, 'cancelled', 'request_cancelled', 'the client went away', retention_s)
   return {'cancelled'}
 end

@@ -4,7 +4,7 @@
 -- crashes is tried by `take` beside proven work only, so that an innocent is not blamed for its company any more.
 -- KEYS[1] counts. ARGV: 1 lease_ms, 2 max_crashes, 3 retention_s, 4 page, then dead gateways.
 -- Replies {'grace'} | {'ok', requeued, dead, expired, orphans, more ('1' when a page was full)}.
--- include: core, request
+-- include: core, request, dead
 local lease_ms, max_crashes, retention_s, page = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local requeued, dead, expired, orphans, more = 0, 0, 0, 0, 0
 
@@ -53,9 +53,7 @@ local function take_back(id, worker)
     requeued = requeued + 1
     return
   end
-  redis.call('XADD', base .. 'dead', 'MAXLEN', '~', 1000, '*', 'id', id, 'worker', worker, 'crashes', crashes,
-    'tenant', request.tenant, 'class', request.class)
-  end_request(id, request, 'dead', 'worker_crashed', 'workers died running this request ' .. crashes .. ' times', retention_s)
+  bury(id, request, worker, crashes, retention_s)
   dead = dead + 1
 end
 
@@ -82,6 +80,7 @@ local last = tonumber(redis.call('HGET', KEYS[1], 'reaped_at') or '0')
 local grace = tonumber(redis.call('HGET', KEYS[1], 'grace_until') or '0')
 redis.call('HSET', KEYS[1], 'reaped_at', now)
 expire_deadlines()
+forget_old_letters()
 if now - last > lease_ms then
   redis.call('HSET', KEYS[1], 'grace_until', now + lease_ms)
   return {'grace'}

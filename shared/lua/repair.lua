@@ -39,7 +39,8 @@ end
 if witnessed > length then return {'contradiction'} end
 redis.call('SET', key('j', id), prefix)
 local tokens = tokens_in(prefix)
-redis.call('HSET', key('r', id), 'witnessed', length, 'tokens', tokens)
+redis.call('HSET', key('r', id), 'witnessed', length)
+request.tokens, request.counted = tokens, length
 if tokens > 0 then meet_start_deadline(id, request.deadline) end
 requeue(id, request, 'requeued')
 return {'requeued'}

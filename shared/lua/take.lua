@@ -1,15 +1,18 @@
 -- take: hands a worker what it has room for, never more: a request is peeked, and read only when it fits.
--- `retry` first, then the classes in order, in a class the tenant of least virtual time.
+-- `retry` first, then the class of least virtual time (tokens served over its weight), in it the tenant of least.
 -- Workers share: beyond its part of all work a worker leaves what is younger than YOUNG_MS to the others.
 -- Does not renew the lease: a worker whose engine hangs must go late though it asks for more.
+-- Of a paused model it hands out nothing, and says that nothing waits: the worker listens at the bell, which resume rings.
 -- KEYS[1] counts. ARGV: 1 worker, 2 nonce, 3 slots (sequences), 4 room (tokens), 5 patience_ms, 6 retention_s.
 -- Replies {'nolease'} | {'ok', waiting, {id, owner, body, journal, 'gateway gateway ...'}...}.
--- include: core, lease, request
+-- include: core, lease, request, share
 local worker, nonce = ARGV[1], ARGV[2]
 local slots, room, patience_ms, retention_s = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 if not holds_lease(worker, nonce) then return {'nolease'} end
+if redis.call('EXISTS', base .. 'paused') == 1 then return {'ok', 0} end
 local taken = {}
 local YOUNG_MS = 100
+local MOST = 32 -- in one call, so that the server is not held for longer than 5 ms; the worker asks again at once
 local held = redis.call('ZCARD', key('own', worker))
 local is_idle = held == 0
 local all_work = redis.call('HMGET', KEYS[1], 'waiting', 'running')
@@ -20,10 +23,7 @@ local is_closed = false -- nothing more is taken: somebody was passed over for t
 -- The next undelivered entry of a stream: its entry id and request id, or nil.
 local function peek(stream)
   if redis.call('EXISTS', base .. stream) == 0 then return nil end
-  local group = redis.call('XINFO', 'GROUPS', base .. stream)[1]
-  local last
-  for i = 1, #group, 2 do if group[i] == 'last-delivered-id' then last = group[i + 1] end end
-  local entries = redis.call('XRANGE', base .. stream, '(' .. last, '+', 'COUNT', 1)
+  local entries = redis.call('XRANGE', base .. stream, '(' .. last_delivered(stream), '+', 'COUNT', 1)
   if #entries == 0 then return nil end
   return entries[1][1], entries[1][2][2]
 end
@@ -65,11 +65,10 @@ local function hand_over(id, request, stream)
   local owner = worker .. '/' .. attempt .. '/' .. now
   local is_first = attempt == 1 and tonumber(request.tokens) == 0
   if is_first then
-    local clock = redis.call('HGET', key('tenant', request.tenant), 'vtime:' .. request.class)
-    if clock and tonumber(clock) > tonumber(redis.call('HGET', KEYS[1], 'vclock:' .. request.class) or '0') then
-      redis.call('HSET', KEYS[1], 'vclock:' .. request.class, clock)
-    end
+    count('takes', 1)
+    advance_clocks(request.class, request.tenant)
     charge(request.tenant, request.class, request.n * request.prompt_tokens)
+    charge_class(request.class, request.n * request.prompt_tokens)
   end
   announce(id, owner, event_frame('taken', {worker = worker, attempt = attempt, at = now}))
   local journal = redis.call('GET', key('j', id))
@@ -122,15 +121,15 @@ end
 
 local function try_any()
   if try_stream('q:retry') then return true end
-  for _, class in ipairs({'priority', 'default', 'flex', 'batch'}) do
+  for _, class in ipairs(classes_in_turn()) do
     if is_closed then return false end
-    if try_class(class) then return true end
+    if try_class(class.name) then return true end
   end
   return false
 end
 
 if tries_suspect() then is_closed = true end
-while slots > 0 and not is_closed and try_any() do end
+while slots > 0 and #taken < MOST and not is_closed and try_any() do end
 local waiting = tonumber(redis.call('HGET', KEYS[1], 'waiting') or '0')
 if waiting > 0 and (#taken > 0 or is_closed) then ring() end
 return {'ok', waiting, unpack(taken)}

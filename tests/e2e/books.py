@@ -34,6 +34,15 @@ async def settled_books(stack: Stack) -> Books:
         await asyncio.sleep(0.05)
 
 
+async def counted_books(stack: Stack, state: str, number: int) -> Books:
+    """The books once so many requests are in `state`, or more."""
+    while True:
+        books = await books_of(stack)
+        if books.sums[state] >= number:
+            return books
+        await asyncio.sleep(0.01)
+
+
 async def worker_loads(stack: Stack) -> list[dict[str, int]]:
     """What each live worker said of its engine in its last heartbeat."""
     scripts = Scripts(connect(RedisSettings(redis_url=stack.valkey.url)))

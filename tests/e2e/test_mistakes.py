@@ -45,6 +45,8 @@ FIELDS: list[tuple[dict[str, Any], int, str]] = [
     ({"n": 1000}, 400, "n"),
     ({"stream": "yes"}, 400, "stream"),
     ({"stream_options": {"include_usage": True}}, 400, "stream_options"),
+    ({"service_tier": "batch"}, 400, "service_tier"),
+    ({"deadline_ms": 0}, 400, "deadline_ms"),
     ({"tools": []}, 400, "tools"),
     ({"response_format": {"type": "json_object"}}, 400, "response_format"),
     ({"logit_bias": {"1": 5}}, 400, "logit_bias"),
@@ -90,10 +92,18 @@ def test_a_bad_body_is_explained(simulated: Stack, content: bytes, status: int, 
     assert words in reply.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("name", ["Idempotency-Key", "X-Headrace-Detach"])
-def test_a_header_whose_promise_is_not_kept_yet_is_refused(simulated: Stack, name: str) -> None:
+HEADERS = [
+    ("Idempotency-Key", "with blanks"),
+    ("Idempotency-Key", "x" * 256),
+    ("X-Headrace-Detach", "perhaps"),
+    ("X-Headrace-Deadline-Ms", "soon"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), HEADERS, ids=lambda value: value[:24])
+def test_a_header_that_cannot_be_meant_is_refused(simulated: Stack, name: str, value: str) -> None:
     url = f"{simulated.base_url}/v1/chat/completions"
-    reply = httpx.post(url, json=GOOD, headers={name: "1"}, trust_env=False)
+    reply = httpx.post(url, json=GOOD, headers={name: value}, trust_env=False)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, name.lower())
 
 

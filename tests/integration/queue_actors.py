@@ -55,9 +55,10 @@ class Actors:
         return delivery
 
     async def emit(self, worker: str, d: Delivery, frames: bytes, *, final: str = "", num_tokens: int = 1) -> Emitted:
-        emission = Emission(
-            d.request_id, d.owner, self.tail[d.request_id, d.owner], frames, num_tokens, d.gateways, final, b"{}"
-        )
+        tail = self.tail[d.request_id, d.owner]
+        known = decode_frames((await self.stream.journal(d.request_id))[:tail] + frames)
+        total = sum(len(frame.token_ids) for frame in known if isinstance(frame, TokensFrame))
+        emission = Emission(d.request_id, d.owner, tail, frames, num_tokens, d.gateways, final, b"{}", total)
         emitted = await self.stream.emit(worker, "nonce", [emission])
         if emitted.is_published:
             self.tail[d.request_id, d.owner] += len(frames)

@@ -157,3 +157,37 @@ async def test_asking_for_work_does_not_keep_a_lease(actors: Actors) -> None:
     await actors.reap()
     with pytest.raises(LeaseLost):
         await actors.take("w1")
+
+
+async def test_a_journal_that_lost_its_tail_is_left_as_it_was(actors: Actors) -> None:
+    """Where it is not the first of its step: then its bytes are appended before its length is known."""
+    await actors.admit("first")
+    await actors.admit("second")
+    await actors.register("w1")
+    deliveries = sorted(await actors.take("w1"), key=lambda d: d.request_id)
+    for delivery in deliveries:
+        await actors.emit("w1", delivery, tokens(7))
+    await actors.scripts.client.set(keys.journal(MODEL, "second"), deliveries[1].journal)
+    step = [actors_emission(actors, delivery, tokens(8)) for delivery in deliveries]
+    emitted = await actors.stream.emit("w1", "nonce", step)
+    assert (emitted.is_published, emitted.lost) == (False, {"second": len(deliveries[1].journal)})
+    assert await actors.stream.journal("second") == deliveries[1].journal
+    assert await actors.ids("first") == [7, 8]
+
+
+async def test_all_work_of_a_dead_worker_goes_on_together_and_nobody_is_blamed(actors: Actors) -> None:
+    names = [f"r{i}" for i in range(64)]
+    for name in names:
+        await actors.admit(name)
+    await actors.register("w1")
+    for slots in (64, 32):
+        for delivery in await actors.take("w1", slots=slots, room=10_000):
+            await actors.emit("w1", delivery, tokens(7))
+    await actors.lose("w1")
+    await actors.reap()
+    await actors.register("w2")
+    # At most 32 a call, and nothing but that holds the next call back.
+    calls = [await actors.take("w2", slots=slots, room=10_000) for slots in (64, 32)]
+    assert [len(deliveries) for deliveries in calls] == [32, 32]
+    assert sorted(d.request_id for deliveries in calls for d in deliveries) == sorted(names)
+    assert {await actors.scripts.client.hget(keys.request(MODEL, name), "crashes") for name in names} == {b"0"}

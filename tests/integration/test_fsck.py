@@ -28,6 +28,8 @@ async def busy(actors: Actors) -> Actors:
     [
         (("HINCRBY", f"{BASE}counts", "waiting", "1"), "counts.waiting is 2"),
         (("HINCRBY", f"{BASE}counts", "running", "-1"), "counts.running is 0"),
+        (("HINCRBY", f"{BASE}tenant:t", "running", "1"), "tenant:t has running 2"),
+        (("HINCRBY", f"{BASE}tenant:t", "waiting:default", "1"), "tenant:t has waiting:default 2"),
         (("DEL", f"{BASE}b:waiting"), "waiting without its body"),
         (("DEL", f"{BASE}own:w1"), "not in own:w1"),
         (("DEL", f"{BASE}q:default:t"), "without its stream entry"),

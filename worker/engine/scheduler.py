@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from shared import faults
 from worker.engine.executor import Schedule
 from worker.engine.kv_cache_manager import KVCacheManager
 from worker.engine.policies import Policy
@@ -91,6 +92,8 @@ class Scheduler:
         if schedule.preempted:
             return  # the blocks just taken are for the growth of those that run
         while self.waiting and self._free_rows and schedule.budget:
+            if faults.hit_in_thread("kv_alloc"):
+                return
             sequence = self._policy.who_next(self.waiting)
             if self.kv.try_allocate(sequence, keep_watermark=bool(self.running)) is None:
                 return

@@ -1,6 +1,7 @@
 -- A request's hash, its journal, and the moves between waiting, running and its end.
 local FIELDS = {'state', 'stream', 'entry', 'owner', 'tenant', 'class', 'prompt_tokens', 'bytes', 'attempt',
-  'crashes', 'detached', 'deadline', 'n', 'tokens', 'taken_length', 'start_deadline', 'passed_at'}
+  'crashes', 'detached', 'deadline', 'n', 'tokens', 'taken_length', 'start_deadline', 'passed_at', 'idem',
+  'counted'}
 
 -- nil when the hash is gone; otherwise a table of its fields, numbers as strings.
 local function load(id)
@@ -45,6 +46,13 @@ local function tokens_in(journal)
   return tokens
 end
 
+-- Tokens of a request's journal: what its worker told last, and what came since.
+local function tokens_of(id, request)
+  local counted = tonumber(request.counted or '0')
+  if counted > redis.call('STRLEN', key('j', id)) then return tokens_in(redis.call('GET', key('j', id)) or '') end
+  return tonumber(request.tokens) + tokens_in(redis.call('GETRANGE', key('j', id), counted, -1))
+end
+
 -- A client has its first token: from here on only `deadline` counts.
 local function meet_start_deadline(id, deadline)
   if tonumber(deadline or '0') > 0 then
@@ -52,6 +60,12 @@ local function meet_start_deadline(id, deadline)
   else
     redis.call('ZREM', base .. 'deadlines', id)
   end
+end
+
+-- The last entry of a stream that was handed to a worker.
+local function last_delivered(stream)
+  local group = redis.call('XINFO', 'GROUPS', base .. stream)[1]
+  for i = 1, #group, 2 do if group[i] == 'last-delivered-id' then return group[i + 1] end end
 end
 
 -- Acknowledged and deleted together; a stream without entries goes, and its group with it.
@@ -71,12 +85,14 @@ end
 
 local function enter_waiting(request)
   count('waiting', 1)
+  count('waiting:' .. request.class, 1)
   count('waiting_tokens', request.prompt_tokens)
   count('waiting_bytes', request.bytes)
 end
 
 local function leave_waiting(request)
   count('waiting', -1)
+  count('waiting:' .. request.class, -1)
   count('waiting_tokens', -request.prompt_tokens)
   count('waiting_bytes', -request.bytes)
   if request.stream ~= 'q:retry' then
@@ -109,14 +125,17 @@ local function settle(id, request, state, retention_s)
   drop_entry(request)
   if request.state == 'waiting' then leave_waiting(request) else leave_running(id, request) end
   count('total_' .. state, 1)
-  redis.call('HSET', key('r', id), 'state', state, 'finished_at', now)
-  redis.call('DEL', key('b', id))
+  local tokens = tokens_of(id, request)
+  redis.call('HSET', key('r', id), 'state', state, 'finished_at', now, 'tokens', tokens)
+  -- A dead letter keeps its body, so that an operator can have it run again.
+  if state == 'dead' then redis.call('EXPIRE', key('b', id), retention_s) else redis.call('DEL', key('b', id)) end
   redis.call('ZREM', base .. 'deadlines', id)
   for _, gateway in ipairs(redis.call('SMEMBERS', key('g', id))) do redis.call('SREM', key('att', gateway), id) end
   for _, kind in ipairs({'r', 'j', 'g'}) do redis.call('EXPIRE', key(kind, id), retention_s) end
+  if request.idem then redis.call('EXPIRE', base .. 'idem:' .. request.idem, retention_s) end
   redis.call('EXPIRE', key('tenant', request.tenant), 86400)
   redis.call('XADD', base .. 'history', 'MAXLEN', '~', 10000, '*', 'id', id, 'state', state, 'tenant', request.tenant,
-    'class', request.class, 'attempt', request.attempt, 'tokens', request.tokens)
+    'class', request.class, 'attempt', request.attempt, 'tokens', tokens)
   audit(state, id, request.owner)
 end
 
@@ -136,7 +155,8 @@ local function requeue(id, request, event)
   local entry = add_entry('q:retry', id)
   enter_waiting(request)
   local owner = '/' .. request.attempt .. '/' .. now
-  redis.call('HSET', key('r', id), 'state', 'waiting', 'stream', 'q:retry', 'entry', entry, 'owner', owner)
+  redis.call('HSET', key('r', id), 'state', 'waiting', 'stream', 'q:retry', 'entry', entry, 'owner', owner,
+    'tokens', tokens_of(id, request), 'counted', redis.call('STRLEN', key('j', id)))
   announce(id, owner, event_frame(event, {at = now, worker = worker_of(request.owner)}))
   audit(event, id, request.owner)
   ring()

@@ -15,12 +15,17 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter
 
 from gateway.dependencies import Services, TextPool
+from gateway.dispatch import Placed
 from gateway.http.errors import install_error_handlers
 from gateway.http.middleware import install_middleware
 from gateway.http.options import AdmissionOptions
+from gateway.lookup import Found, Place
 from gateway.routes import health, openai
+from shared.access.entries import ANONYMOUS, Tenant
+from shared.access.limits import LimitStanding
 from shared.config import GatewaySettings
-from shared.errors import ModelNotFound
+from shared.errors import AuthenticationFailed, ModelNotFound, RequestNotFound
+from shared.registry import RequestRecord
 from shared.schemas import ChoiceEndFrame, EndFrame, EventFrame, Frame, ModelCard, Outcome, Request, TokensFrame, Usage
 from shared.text.tokenizer import Tokenizer
 from tests.unit.shared.tokenizer_samples import CHAT_TEMPLATE, blob_of, byte_level
@@ -56,6 +61,9 @@ class FakeCatalogue:
     def workers(self) -> dict[str, int]:
         return {card.name: 1 for card in self.cards()}
 
+    def paused(self) -> list[str]:
+        return []
+
     def find(self, name: str) -> ModelCard:
         if name != CARD.name:
             raise ModelNotFound(f"model {name[:80]!r} does not exist; available: {CARD.name}", param="model")
@@ -65,24 +73,70 @@ class FakeCatalogue:
         return TOKENIZER
 
 
+class FakeAuthenticator:
+    """Everybody is `asking`; None: nobody is known."""
+
+    def __init__(self, asking: Tenant | None = ANONYMOUS) -> None:
+        self.asking = asking
+
+    def tenant(self, authorization: str) -> Tenant:
+        if self.asking is None:
+            raise AuthenticationFailed("the API key is not known here")
+        return self.asking
+
+
 class FakeDispatcher:
     """`hold` keeps the journal open, without an end, after its batches."""
 
     def __init__(self, batches: Batches = (), *, refusal: Exception | None = None, hold: bool = False) -> None:
         self.batches = batches or answer("Hello", " world")
         self.refusal = refusal
+        self.standing: LimitStanding | None = None
         self.failure: Exception | None = None
         self.hold = hold
+        self.waits_at: Place | None = None
+        self.found: Found | None = None
         self.requests: list[Request] = []
         self.options: list[AdmissionOptions] = []
         self.left: list[str] = []
         self.was_left = asyncio.Event()
 
-    async def submit(self, request: Request, options: AdmissionOptions) -> None:
+    async def reserve(self, tenant: Tenant, request: Request) -> LimitStanding | None:
+        return self.standing
+
+    async def join_run(self, request: Request, options: AdmissionOptions) -> None:
+        """No idempotency key has a run."""
+
+    async def submit(self, request: Request, options: AdmissionOptions) -> Placed:
         if self.refusal is not None:
             raise self.refusal
         self.requests.append(request)
         self.options.append(options)
+        return Placed(request.request_id, request.model, self.waits_at)
+
+    async def find(self, request_id: str, tenant: str) -> Found:
+        if self.found is None or request_id != self.found.record.request_id:
+            raise RequestNotFound(f"request {request_id} is not known")
+        return self.found
+
+    async def join(self, request_id: str, tenant: str) -> Placed:
+        return Placed(request_id, (await self.find(request_id, tenant)).model)
+
+    async def cancel(self, request_id: str, tenant: str) -> str:
+        await self.find(request_id, tenant)
+        return "cancelled"
+
+    async def events(self, found: Found) -> list[EventFrame]:
+        return [TAKEN]
+
+    async def place(self, found: Found) -> Place | None:
+        return self.waits_at
+
+    async def place_here(self, request_id: str) -> Place | None:
+        return self.waits_at
+
+    async def record(self, placed: Placed) -> RequestRecord:
+        raise RequestNotFound("a fake keeps no records")
 
     @asynccontextmanager
     async def follow(self, request_id: str) -> AsyncGenerator[AsyncIterator[list[Frame]]]:
@@ -110,7 +164,11 @@ class FakeReadiness:
         return self.answer
 
 
-def build_app(dispatcher: FakeDispatcher | None = None, settings: GatewaySettings = SETTINGS) -> FastAPI:
+def build_app(
+    dispatcher: FakeDispatcher | None = None,
+    settings: GatewaySettings = SETTINGS,
+    asking: Tenant | None = ANONYMOUS,
+) -> FastAPI:
     app = FastAPI()
     install_error_handlers(app)
     install_middleware(app, settings.max_body_bytes)
@@ -120,6 +178,7 @@ def build_app(dispatcher: FakeDispatcher | None = None, settings: GatewaySetting
     Counter("headrace_sample_total", "A sample", registry=registry).inc()
     app.state.services = Services(
         settings=settings,
+        authenticator=FakeAuthenticator(asking),
         catalogue=FakeCatalogue(),
         dispatcher=dispatcher or FakeDispatcher(),
         readiness=FakeReadiness(),

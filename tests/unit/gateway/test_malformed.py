@@ -63,7 +63,7 @@ CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
     ({"stream": True, "stream_options": {"odd": 1}}, "stream_options.odd"),
-    ({"service_tier": "flex"}, "service_tier"),
+    ({"service_tier": "batch"}, "service_tier"),
     ({"tools": []}, "tools"),
     ({"tool_choice": "auto"}, "tool_choice"),
     ({"response_format": {"type": "json_object"}}, "response_format"),

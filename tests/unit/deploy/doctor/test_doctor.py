@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.doctor import machine, server
+from deploy.doctor import access, machine, server
 from deploy.doctor.server import Facts, judge
+from shared.access.entries import KeyEntry, sha256_of
+from shared.config import GatewaySettings
 
 GOOD = {
     "appendonly": "yes",
@@ -67,7 +69,7 @@ def test_a_server_that_does_not_answer_is_a_failure() -> None:
 
 def test_a_url_that_is_none_is_a_failure() -> None:
     (finding,) = server.examine("localhost:6379")
-    assert finding.level == "FAIL" and "bad URL" in finding.detail
+    assert finding.level == "FAIL" and "a Redis URL begins with" in finding.detail
 
 
 def test_models_are_checked_by_their_files(tmp_path: Path) -> None:
@@ -77,3 +79,17 @@ def test_models_are_checked_by_their_files(tmp_path: Path) -> None:
     assert machine.check_model(str(tmp_path / "bad.gguf")).level == "FAIL"
     assert machine.check_model(str(tmp_path / "none.gguf")).level == "FAIL"
     assert "config.json" in machine.check_model(str(tmp_path)).detail
+
+
+@pytest.mark.parametrize(
+    ("required", "num_keys", "level", "words"),
+    [
+        (False, 0, "warn", "whoever reaches 127.0.0.1:8000 is served"),
+        (True, 0, "warn", "nobody can use the service"),
+        (False, 2, "ok", "2 of 1 tenants"),
+    ],
+)
+def test_keys_are_counted_and_their_absence_is_said(required: bool, num_keys: int, level: str, words: str) -> None:
+    entries = tuple(KeyEntry(sha256=sha256_of(str(number)), name="acme") for number in range(num_keys))
+    (finding,) = access.judge(GatewaySettings(require_keys=required), entries, {})
+    assert (finding.level, finding.check) == (level, "API keys") and words in finding.detail

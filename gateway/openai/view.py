@@ -1,0 +1,52 @@
+"""How a client sees its request: what turns a journal into its chunks, beside the journal.
+
+Stored with the request at admission, as one line of JSON, so that any gateway derives the same frames. A field
+that is added needs a default: views of older gateways are read for as long as results are kept.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gateway.openai.chunks import CHAT_CHUNKS, COMPLETION_CHUNKS, ChunkStream
+from gateway.openai.identity import Identity, created_s, fingerprint_of
+from gateway.openai.replies import CHAT_REPLY, COMPLETION_REPLY, Reply
+
+Endpoint = Literal["chat", "completion"]
+_CHUNKS = {"chat": CHAT_CHUNKS, "completion": COMPLETION_CHUNKS}
+_REPLIES = {"chat": CHAT_REPLY, "completion": COMPLETION_REPLY}
+
+
+class View(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """`model` is the public name the client asked for."""
+
+    endpoint: Endpoint
+    model: str
+    n: int = 1
+    include_usage: bool = False
+    service_tier: str = "default"
+
+    def chunks(self, request_id: str, revision: str) -> ChunkStream:
+        identity = self._identity(request_id, revision)
+        return ChunkStream(_CHUNKS[self.endpoint], identity, n=self.n, include_usage=self.include_usage)
+
+    def reply(self, request_id: str, revision: str) -> Reply:
+        return Reply(_REPLIES[self.endpoint], self._identity(request_id, revision), n=self.n)
+
+    def _identity(self, request_id: str, revision: str) -> Identity:
+        created = created_s(request_id)
+        return Identity(request_id, created, self.model, fingerprint_of(revision), self.service_tier)
+
+
+def encode_view(view: View) -> str:
+    return msgspec.json.encode(view).decode()
+
+
+def decode_view(text: str) -> View | None:
+    """None for a request that no client of these endpoints made."""
+    try:
+        return msgspec.json.decode(text, type=View)
+    except msgspec.DecodeError:
+        return None

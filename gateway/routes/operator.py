@@ -1,0 +1,129 @@
+"""`/operator/v1`: what the `headrace` command shows and does, for consoles and scripts, under the operator's key.
+
+Every answer is `{"data": ..., "redis_cli": [...]}`, the same JSON as the command's `--json`; errors have OpenAI's
+shape. The header `x-headrace-operator` names who acts, for the audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from shared.operations import reports
+from shared.operations.access import Operators
+from shared.operations.desk import Desk
+from shared.operations.reports import Report
+
+router = APIRouter(prefix="/operator/v1", tags=["operator"])
+NAME_HEADER = "x-headrace-operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Somebody with the key, at the desk."""
+
+    desk: Desk
+    by: str
+
+
+async def _operator(http: HttpRequest) -> AsyncGenerator[Operator]:
+    operators = cast("Operators", http.app.state.operators)
+    address = http.client.host if http.client else "unknown"
+    by = operators.identify(http.headers.get("authorization", ""), http.headers.get(NAME_HEADER, ""), address)
+    async with operators.desk() as desk:
+        yield Operator(desk, by)
+
+
+OperatorDep = Annotated[Operator, Depends(_operator)]
+Count = Annotated[int, Query(ge=1, le=1000)]
+Why = Annotated[str, Query(max_length=500)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class PauseBody(_Body):
+    why: str = ""
+
+
+class DrainBody(_Body):
+    """`now`: give back at once what runs."""
+
+    now: bool = False
+
+
+@router.get("/queue")
+async def queue(operator: OperatorDep, model: str = "") -> Response:
+    return _answer(await reports.queue(operator.desk, model))
+
+
+@router.get("/workers")
+async def workers(operator: OperatorDep) -> Response:
+    return _answer(await reports.workers(operator.desk))
+
+
+@router.get("/workers/{worker_id}")
+async def worker(operator: OperatorDep, worker_id: str) -> Response:
+    return _answer(await reports.worker(operator.desk, worker_id))
+
+
+@router.get("/fsck")
+async def fsck(operator: OperatorDep, model: str = "") -> Response:
+    return _answer(await reports.fsck(operator.desk, model))
+
+
+@router.get("/requests/{request_id}")
+async def request(operator: OperatorDep, request_id: str) -> Response:
+    return _answer(await reports.request(operator.desk, request_id))
+
+
+@router.post("/requests/{request_id}/cancel")
+async def cancel(operator: OperatorDep, request_id: str) -> Response:
+    return _answer(await reports.cancel(operator.desk, request_id, operator.by))
+
+
+@router.post("/workers/{worker_id}/drain")
+async def drain(operator: OperatorDep, worker_id: str, body: DrainBody | None = None) -> Response:
+    is_now = body is not None and body.now
+    return _answer(await reports.drain(operator.desk, worker_id, operator.by, is_now=is_now))
+
+
+@router.post("/models/{model:path}/pause")
+async def pause(operator: OperatorDep, model: str, body: PauseBody | None = None) -> Response:
+    return _answer(await reports.pause(operator.desk, model, operator.by, body.why if body else ""))
+
+
+@router.post("/models/{model:path}/resume")
+async def resume(operator: OperatorDep, model: str) -> Response:
+    return _answer(await reports.resume(operator.desk, model, operator.by))
+
+
+@router.get("/dead")
+async def dead_letters(operator: OperatorDep, model: str = "", count: Count = 100) -> Response:
+    return _answer(await reports.dead_letters(operator.desk, model, count))
+
+
+@router.get("/dead/{request_id}")
+async def dead_letter(operator: OperatorDep, request_id: str) -> Response:
+    return _answer(await reports.dead_letter(operator.desk, request_id))
+
+
+@router.post("/dead/{request_id}/retry")
+async def retry(operator: OperatorDep, request_id: str) -> Response:
+    return _answer(await reports.retry(operator.desk, request_id, operator.by))
+
+
+@router.delete("/dead/{request_id}")
+async def drop(operator: OperatorDep, request_id: str, why: Why = "") -> Response:
+    return _answer(await reports.drop(operator.desk, request_id, operator.by, why))
+
+
+def _answer(report: Report[Any]) -> Response:
+    return Response(report.json(), media_type="application/json")

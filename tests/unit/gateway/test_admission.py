@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.admission import DrainRate, eta_ms, max_ahead, refusal, retry_after_s
+from shared.errors import DeadlineUnreachable, IdempotencyConflict, Overloaded
+from shared.request_queue import Admitted
+
+
+def test_the_rate_is_what_was_taken_while_some_waited() -> None:
+    rate = DrainRate()
+    for total, at_s, is_draining in ((0, 0, True), (4, 1, True), (4, 50, False), (4, 51, True), (8, 52, True)):
+        rate.observe(total, at_s, is_draining=is_draining)
+    assert rate.per_s == pytest.approx(4.0)
+
+
+def test_how_long_a_place_takes() -> None:
+    assert eta_ms(3, 2.0) == 1500
+    assert eta_ms(3, 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("deadlines_ms", "per_s", "most"),
+    [((0, 0), 2.0, -1), ((5000, 0), 2.0, 10), ((5000, 1000), 2.0, 2), ((100, 0), 2.0, 0), ((5000, 0), 0.0, -1)],
+)
+def test_how_many_may_be_before_a_deadline(deadlines_ms: tuple[int, int], per_s: float, most: int) -> None:
+    assert max_ahead(deadlines_ms, per_s) == most
+
+
+def test_a_refusal_has_its_type_and_says_when_it_could_be_met() -> None:
+    late = refusal(Admitted("too_late", ("30", "10")), 2.0)
+    assert isinstance(late, DeadlineUnreachable) and 10 <= late.retry_after_s <= 12.5
+    assert isinstance(refusal(Admitted("conflict", ("r1",)), 2.0), IdempotencyConflict)
+    assert isinstance(refusal(Admitted("full", ("2", "1")), 2.0), Overloaded)
+    assert refusal(Admitted("accepted", ("0", "0")), 2.0) is None
+
+
+def test_a_wait_is_within_what_clients_keep_to() -> None:
+    assert (retry_after_s(1, 100.0, jitter=1.0), retry_after_s(1000, 1.0, jitter=1.0)) == (1.0, 30.0)
