@@ -43,9 +43,7 @@ class Direct:
         return done["tokens"] / done["seconds"]
 
     def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.communicate()  # closes both pipes: the end of stdin ends it
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -68,13 +66,16 @@ async def _stream(port: int, model: str, prompt: list[int], max_tokens: int) -> 
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
     writer.write(head.encode() + b"\r\n\r\n" + body)
-    tail = b""
+    tail = await reader.readline()
+    if b" 200 " not in tail:
+        raise RuntimeError(f"refused: {tail!r} {await reader.read(2000)!r}")
     while b"data: [DONE]" not in tail:
         chunk = await reader.read(65536)
         if not chunk:
             raise RuntimeError(f"the stream ended early: {tail!r}")
         tail = (tail + chunk)[-1500:]
     writer.close()
+    await writer.wait_closed()
     return int(tail.rpartition(b'"completion_tokens":')[2].partition(b",")[0])
 
 
@@ -97,8 +98,8 @@ def compare(streams: int, max_tokens: int, rounds: int, env: dict[str, object]) 
 
 
 def _prompts(streams: int) -> list[list[int]]:
-    """Token ids below 1,000, so that any tokenizer has them: both sides get the very same prompts."""
-    return [[(ord(c) * 7 + number) % 1000 for c in PROMPT] for number in range(streams)]
+    """Token ids from 32 to 231, so that any tokenizer has them: both sides get the very same prompts."""
+    return [[32 + (ord(c) * 7 + number) % 200 for c in PROMPT] for number in range(streams)]
 
 
 def main(
