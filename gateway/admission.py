@@ -1,17 +1,22 @@
 """The admission decision, free of machinery: what the queue answered -> accepted, or a typed refusal.
 
 Retry-After is how long the queue needs, at the rate it drained lately, to have room again. Where the number of
-requests is what is full, it is a promise: refused clients are let in in the order they were refused. Elsewhere it is
-jittered, so that they do not come back together.
+requests is what is full, it is the queue's promise: refused clients are let in in the order they were refused, by
+whatever gateway they come (lua/include/promises.lua). Elsewhere it is jittered, so that they do not come back together.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
-from dataclasses import dataclass, field
+from array import array
+from dataclasses import dataclass
 
-from shared.errors import DeadlineUnreachable, HeadraceError, IdempotencyConflict, Overloaded
+import msgspec
+
+from shared.errors import DeadlineUnreachable, HeadraceError, IdempotencyConflict, Overloaded, Unavailable
 from shared.request_queue import Admitted
+from shared.schemas import Request
 
 _WORDS = {
     "full": ("requests", "the queue of this model"),
@@ -20,10 +25,6 @@ _WORDS = {
     "tenant_full": ("requests", "your share of the queue"),
 }
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 30.0
-_MAX_PROMISE_S = 60.0  # clients do not wait for longer: the official one ignores what is beyond
-_PROMISED_SHARE = 0.95  # of the rate: were it all of it, each dip of the rate would break promises for good
-_GRACE_S = 2.0
-_AHEAD_S = 1.5
 
 
 @dataclass(slots=True)
@@ -46,60 +47,14 @@ class DrainRate:
         self._last = (total, at_s)
 
 
-@dataclass(slots=True)
-class Promises:
-    """When clients refused by a full queue may come back, and the room that is kept for them. One a model.
-
-    Each is told when all refused before it will have been let in. Without room kept for those who are due, whoever
-    comes by chance would take it, and no figure could be right. At most half of the queue is kept, so that workers
-    always have work; who does not come within `_GRACE_S` loses it. A client is known by what it asks. Of this
-    gateway only: one that comes back by another has no promise there.
-    """
-
-    _due: dict[int, list[float]] = field(default_factory=dict[int, list[float]])
-    _last_s: float = 0.0
-
-    def room(self, asked: int, max_waiting: int, now_s: float) -> int:
-        """How many may wait, this one included, for it to be let in."""
-        self._forget(now_s)
-        if min(self._due.get(asked, [now_s + 1])) <= now_s:
-            return max_waiting
-        kept = sum(due <= now_s + _AHEAD_S for dues in self._due.values() for due in dues)
-        return max(1, max_waiting - min(kept, max_waiting // 2))
-
-    def keep(self, asked: int) -> None:
-        """It was let in."""
-        dues = self._due.get(asked)
-        if dues:
-            dues.remove(min(dues))
-            if not dues:
-                del self._due[asked]
-
-    def promise_s(self, asked: int, per_s: float, now_s: float) -> float:
-        """Seconds to wait, for one that was refused. One who came too early is told the rest of its time."""
-        mine = self._due.get(asked)
-        if mine and min(mine) > now_s:
-            return min(mine) - now_s
-        if mine:  # it came when it was told, and there was no room: it is the next
-            self.keep(asked)
-            self._due.setdefault(asked, []).append(now_s + MIN_RETRY_S)
-            return MIN_RETRY_S
-        if per_s <= 0:
-            return MAX_RETRY_S
-        due = max(now_s, self._last_s) + 1 / (_PROMISED_SHARE * per_s)
-        if due - now_s > _MAX_PROMISE_S:
-            return _MAX_PROMISE_S
-        self._last_s = due
-        self._due.setdefault(asked, []).append(max(due, now_s + MIN_RETRY_S))
-        return max(MIN_RETRY_S, due - now_s)
-
-    def _forget(self, now_s: float) -> None:
-        for asked, dues in list(self._due.items()):
-            left = [due for due in dues if due + _GRACE_S > now_s]
-            if left:
-                self._due[asked] = left
-            else:
-                del self._due[asked]
+def mark_of(request: Request, key_hash: str) -> str:
+    """By what a refused client is known when it comes back: its idempotency key, else what it asks for (but for the
+    seed, which the gateway may have drawn)."""
+    mark = hashlib.blake2b(f"{request.tenant}\n{key_hash}\n".encode(), digest_size=12)
+    if not key_hash:
+        mark.update(msgspec.json.encode(msgspec.structs.replace(request.params, seed=0)))
+        mark.update(array("I", request.prompt_ids).tobytes())
+    return mark.hexdigest()
 
 
 def retry_after_s(excess: float, per_s: float, jitter: float | None = None) -> float:
@@ -120,21 +75,29 @@ def max_ahead(deadlines_ms: tuple[int, ...], per_s: float) -> int:
     return int(nearest_ms / 1000 * per_s) if nearest_ms and per_s > 0 else -1
 
 
-def refusal(admitted: Admitted, per_s: float, promised_s: float | None = None) -> HeadraceError | None:
-    """None when the request is in the queue; otherwise the error to raise. `promised_s`: where room is kept for it."""
+def refusal(admitted: Admitted, per_s: float) -> HeadraceError | None:
+    """None when the request is in the queue; otherwise the error to raise."""
     if admitted.decision in ("accepted", "duplicate"):
         return None
     if admitted.decision in _WORDS:
-        unit, whose = _WORDS[admitted.decision]
-        figure, limit = admitted.detail
-        return Overloaded(
-            f"{whose} is full: {figure} {unit} with this request, the limit is {limit}",
-            retry_after_s=retry_after_s(1.0, per_s) if promised_s is None else promised_s,
-        )
+        return _overloaded(admitted, per_s)
     if admitted.decision == "too_late":
         ahead, limit = (int(part) for part in admitted.detail)
         return DeadlineUnreachable(
             f"the deadline cannot be met: {ahead} requests are before this one, about {ahead / per_s:.1f} s of work",
             retry_after_s=retry_after_s(ahead - limit, per_s),
         )
+    if admitted.decision == "unclaimed":
+        return Unavailable("the request was too long on its way into the queue")
     return IdempotencyConflict("the idempotency key belongs to a request with another body", param="idempotency-key")
+
+
+def _overloaded(admitted: Admitted, per_s: float) -> Overloaded:
+    unit, whose = _WORDS[admitted.decision]
+    figure, limit, *promise = admitted.detail
+    kept, wait_ms = (int(part) for part in promise) if promise else (0, -1)
+    places = f" and {kept} places kept for clients refused before" if kept else ""
+    return Overloaded(
+        f"{whose} is full: {figure} {unit} with this request{places}, the limit is {limit}",
+        retry_after_s=retry_after_s(1.0, per_s) if wait_ms < 0 else wait_ms / 1000,
+    )

@@ -146,6 +146,9 @@ class Catalogue:
             known.card, known.seen_at = card, time.monotonic()
             await self._refresh_queue(known)
             await self.tokenizer(card)
+        paused = {known.card.name for known in self._known.values() if known.is_paused}
+        for known in self._known.values():
+            self._metrics.model_paused.labels(known.card.name).set(known.card.name in paused)
 
     async def _refresh_queue(self, known: _Known) -> None:
         revision, name = known.card.revision, known.card.name

@@ -113,13 +113,13 @@ class Readiness(Protocol):
 
 
 class TextPool:
-    """Threads for long prompts; short ones are done where they are. `close` waits for what runs."""
+    """Threads for long prompts and heavy work; short ones are done where they are. `close` waits for what runs."""
 
     def __init__(self, num_threads: int) -> None:
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="text")
 
-    async def run(self, size_bytes: int, work: Callable[[], T]) -> T:
-        if size_bytes <= INLINE_BYTES:
+    async def run(self, size_bytes: int, work: Callable[[], T], *, is_heavy: bool = False) -> T:
+        if size_bytes <= INLINE_BYTES and not is_heavy:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 

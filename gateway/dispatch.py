@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 from redis.exceptions import OutOfMemoryError, RedisError
 
-from gateway.admission import Promises, max_ahead, refusal
+from gateway.admission import mark_of, max_ahead, refusal
 from gateway.attendance import Attendance
 from gateway.catalogue import Catalogue
 from gateway.fanout import Fanout
@@ -62,7 +61,6 @@ class Dispatcher:
         self._catalogue = catalogue
         self._metrics = metrics
         self._bounds = Bounds(settings.max_waiting, settings.max_waiting_tokens, settings.max_waiting_bytes)
-        self._promises: defaultdict[str, Promises] = defaultdict(Promises)
         self._attendance = Attendance(settings, scripts, gateway, fanout, metrics)
         self._lookup = Lookup(settings, scripts, catalogue)
         self._class_weights = {
@@ -79,16 +77,13 @@ class Dispatcher:
         """
         ticket = self._ticket(request, options)
         if ticket.idempotency_key:
-            found = await self._lookup.run_elsewhere(
-                ticket.tenant, ticket.idempotency_key, ticket.body_digest, request.model
-            )
-            if found is not None:
-                return await self._joined(found)
+            claimed = await self._lookup.claimed(ticket, request.model)
+            if isinstance(claimed, Found):
+                return await self._joined(claimed)
+            ticket = claimed
         subscription = Subscription(request.model, ticket, encode_request(request))
         self._fanout.add(subscription)
-        asked = hash((request.tenant, request.prompt_ids, request.params.max_tokens))
-        room = self._promises[request.model].room(asked, self._bounds.max_waiting, time.monotonic())
-        bounds = replace(self._bounds, max_waiting=room, tenant_max_waiting=options.tenant.max_waiting)
+        bounds = replace(self._bounds, tenant_max_waiting=options.tenant.max_waiting)
         admission = self._attendance.spawn(self._admit(subscription, bounds))
         try:
             admitted = await asyncio.shield(admission)
@@ -99,7 +94,7 @@ class Dispatcher:
         if admitted.decision == "same":
             self._fanout.remove(request.request_id)
             return await self.join(admitted.detail[0], request.tenant)
-        error = self._refusal(admitted, request.model, asked)
+        error = refusal(admitted, ticket.drain_per_s)
         if error is not None:
             self._fanout.remove(request.request_id)
             raise error
@@ -161,6 +156,7 @@ class Dispatcher:
 
     def _ticket(self, request: Request, options: AdmissionOptions) -> Ticket:
         deadlines = (options.start_deadline_ms, options.deadline_ms)
+        drain_per_s = self._catalogue.drain_per_s(request.model)
         return Ticket(
             request_id=request.request_id,
             service_class=request.service_class.value,
@@ -177,7 +173,9 @@ class Dispatcher:
             tenant_weight=options.tenant.weight,
             view=options.view,
             class_weight=self._class_weights[request.service_class],
-            max_ahead=max_ahead(deadlines, self._catalogue.drain_per_s(request.model)),
+            max_ahead=max_ahead(deadlines, drain_per_s),
+            mark=mark_of(request, options.key_hash),
+            drain_per_s=drain_per_s,
         )
 
     async def _placed(self, s: Subscription, admitted: Admitted) -> Placed:
@@ -203,14 +201,6 @@ class Dispatcher:
         self._metrics.requests_in_flight.labels(s.model).dec()
         with suppress(RedisError, OSError):
             await self._queue(s.model).cancel(s.request_id)
-
-    def _refusal(self, admitted: Admitted, model: str, asked: int) -> HeadraceError | None:
-        per_s, promises = self._catalogue.drain_per_s(model), self._promises[model]
-        if admitted.decision == "full":
-            return refusal(admitted, per_s, promises.promise_s(asked, per_s, time.monotonic()))
-        if admitted.decision == "accepted":
-            promises.keep(asked)
-        return refusal(admitted, per_s)
 
     async def _admit(self, s: Subscription, bounds: Bounds) -> Admitted:
         """Repeats while the server is away, as long as one timeout: admission is idempotent."""

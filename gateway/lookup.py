@@ -1,29 +1,33 @@
 """Finding requests by their id or idempotency key, in whatever model's queue they are, and saying where they stand.
 
-Reads only. A request of another tenant is not found.
+Reads only, but for the claim that makes a key one model's before its request is admitted. A request of another tenant
+is not found.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from gateway.admission import eta_ms
 from gateway.catalogue import Catalogue
 from shared import keys
+from shared.access.claims import claim_key
 from shared.config import GatewaySettings
 from shared.errors import IdempotencyConflict, RequestNotFound, Unavailable
 from shared.redis_client import AWAY, Scripts
 from shared.registry import RequestRecord, read_record
-from shared.request_queue import RequestQueue
+from shared.request_queue import RequestQueue, Ticket
 from shared.schemas import EventFrame, State, decode_frames
 
 # A run that ended so has no result to be had: its key is free for another.
 RUN_ANEW = (State.CANCELLED, State.FAILED, State.EXPIRED)
+_RETRY_S = 0.1
 T = TypeVar("T")
 
 
@@ -59,28 +63,54 @@ class Lookup:
                 return Found(model, record)
         raise RequestNotFound(f"request {request_id} is not known (any more)")
 
-    async def run_elsewhere(self, tenant: str, key_hash: str, digest: str, model: str) -> Found | None:
+    async def claimed(self, ticket: Ticket, model: str) -> Ticket | Found:
+        """A ticket whose idempotency key is this model's, to be admitted under; or the run the key has elsewhere.
+
+        Waits, as long as one timeout, for a request with the same body that is on its way into another model's queue.
+        Raises IdempotencyConflict, Unavailable.
+        """
+        about = (ticket.tenant, ticket.idempotency_key, ticket.body_digest)
+        deadline = time.monotonic() + self._settings.redis_timeout_s
+        while True:
+            claim = await _answered(
+                claim_key(self._scripts, ticket.tenant, ticket.idempotency_key, model, ticket.body_digest)
+            )
+            found = await self.run_elsewhere(*about, model, beside=claim.model)
+            if found is not None:
+                return found
+            if claim.until_ms:
+                return replace(ticket, claimed_until_ms=claim.until_ms)
+            if claim.body_digest != ticket.body_digest:
+                raise _conflict()
+            if time.monotonic() > deadline:
+                raise Unavailable("a request with this idempotency key is on its way into another queue")
+            await asyncio.sleep(_RETRY_S)
+
+    async def run_elsewhere(
+        self, tenant: str, key_hash: str, digest: str, model: str, *, beside: str = ""
+    ) -> Found | None:
         """The run an idempotency key has in another queue than this model's, where `admit` does not look.
 
-        Raises IdempotencyConflict when it belongs to another body.
+        `beside`: a model to look at though it may not be known here yet. Raises IdempotencyConflict when the key
+        belongs to another body.
         """
-        others = [other for other in self._catalogue.revisions() if other != model]
-        wanted = [self._scripts.client.get(keys.idempotency(other, tenant, key_hash)) for other in others]
-        for raw in await _answered(asyncio.gather(*wanted)):
-            if raw is None:
-                continue
-            request_id, _, known_digest = raw.decode().partition(" ")
-            try:
-                found = await self.find(request_id, tenant)
-            except RequestNotFound:
-                continue
+        others = {*self._catalogue.revisions(), beside} - {model, ""}
+        runs = await _answered(asyncio.gather(*(self._run_of(tenant, key_hash, other) for other in others)))
+        for found, known_digest in (run for run in runs if run is not None):
             if known_digest != digest:
-                raise IdempotencyConflict(
-                    "the idempotency key belongs to a request with another body", param="idempotency-key"
-                )
+                raise _conflict()
             if found.record.state not in RUN_ANEW:
                 return found
         return None
+
+    async def _run_of(self, tenant: str, key_hash: str, model: str) -> tuple[Found, str] | None:
+        """The run a key has in this queue, and the digest of its body."""
+        raw = await self._scripts.client.get(keys.idempotency(model, tenant, key_hash))
+        if raw is None:
+            return None
+        request_id, _, digest = raw.decode().partition(" ")
+        record = await read_record(self._scripts.client, model, request_id)
+        return None if record is None else (Found(model, record), digest)
 
     async def record(self, model: str, request_id: str) -> RequestRecord:
         """Raises RequestNotFound, Unavailable."""
@@ -108,8 +138,14 @@ class Lookup:
         return Place(ahead + 1, eta_ms(ahead + 1, self._catalogue.drain_per_s(model)))
 
 
+def _conflict() -> IdempotencyConflict:
+    return IdempotencyConflict("the idempotency key belongs to a request with another body", param="idempotency-key")
+
+
 async def _answered(call: Awaitable[T]) -> T:
     try:
         return await call
+    except OutOfMemoryError as error:
+        raise Unavailable("the queue's memory is full", retry_after_s=5.0) from error
     except AWAY as error:
         raise Unavailable(f"the queue is not reachable: {error}") from error

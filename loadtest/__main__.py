@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from loadtest import cancel, failover, fairness, overhead, overload
+from loadtest import cancel, failover, overhead, overload
 from loadtest.chaos import commands
+from loadtest.fairness import run as fairness
+from loadtest.gpu import run as gpu
 from loadtest.protocol import run as protocol
+from loadtest.race import run as race
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Load runs, on loopback only, bounded in count and time."
@@ -15,8 +18,10 @@ app.command("overhead")(overhead.main)
 app.command("chaos")(commands.chaos)
 app.command("drill")(commands.drill)
 app.command("protocol")(protocol.main)
+app.command("race")(race.main)
 app.command("fairness")(fairness.main)
 app.command("overload")(overload.main)
+app.command("gpu")(gpu.main)
 app.command("cancel")(cancel.main)
 app.command("failover")(failover.main)
 

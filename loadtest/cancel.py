@@ -27,11 +27,13 @@ from shared.registry import Registry
 from shared.request_queue import Bounds, RequestQueue, Ticket
 from shared.schemas import Request, SamplingParams, encode_request
 from worker.backends.interface import Engine
+from worker.composition import build_engine
 from worker.engine.outputs import EngineLoad
 from worker.engine_thread import EngineThread
-from worker.service import WorkerService, build_engine
+from worker.service import WorkerService
 
 LONG_PROMPT, SHORT_PROMPT, NUM_OTHERS = 2000, 16, 15
+MAX_TOKENS = 2000  # so that all fit side by side to their end: else the engine would not run them together
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class _Worker(WorkerService):
         return engine
 
     def _on_step(self, seconds: float, engine_load: EngineLoad) -> None:
-        super()._on_step(seconds, engine_load)
+        self._telemetry.on_step(seconds, engine_load)
         self.load = engine_load
         self.loop.call_soon_threadsafe(self.stepped.set)
 
@@ -91,10 +93,10 @@ class _Client:
     async def ask(self, num_prompt_tokens: int) -> str:
         self._num += 1
         request_id = f"r-{self._num}"
-        params = SamplingParams(max_tokens=4000, seed=self._num, ignore_eos=True)
+        params = SamplingParams(max_tokens=MAX_TOKENS, seed=self._num, ignore_eos=True)
         prompt = tuple(i % 200 for i in range(num_prompt_tokens))
         body = encode_request(Request(request_id=request_id, model=self._queue.model, prompt_ids=prompt, params=params))
-        ticket = Ticket(request_id, "default", "t", num_prompt_tokens, 4000, 1)
+        ticket = Ticket(request_id, "default", "t", num_prompt_tokens, MAX_TOKENS, 1)
         await self._queue.admit(ticket, body, Bounds(0, 0, 0), gateway="g-one")
         return request_id
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 _RETRY_AFTER_MS = re.compile(rb"(?im)^retry-after-ms: *([\d.]+)")
@@ -26,15 +26,22 @@ class Reply:
     tail: bytes
 
 
+def _nothing(data: bytes) -> None: ...
+
+
 async def complete(
-    port: int, body: Mapping[str, object], headers: Mapping[str, str] | None = None, limit_s: float = 120.0
+    port: int,
+    body: Mapping[str, object],
+    headers: Mapping[str, str] | None = None,
+    limit_s: float = 120.0,
+    on_data: Callable[[bytes], None] = _nothing,
 ) -> Reply:
-    """POST /v1/completions, streamed, to its end. Raises OSError, TimeoutError."""
+    """POST /v1/completions, streamed, to its end; `on_data` gets each event's data. Raises OSError, TimeoutError."""
     async with asyncio.timeout(limit_s):
-        return await _complete(port, json.dumps({**body, "stream": True}).encode(), headers or {})
+        return await _complete(port, json.dumps({**body, "stream": True}).encode(), headers or {}, on_data)
 
 
-async def _complete(port: int, payload: bytes, headers: Mapping[str, str]) -> Reply:
+async def _complete(port: int, payload: bytes, headers: Mapping[str, str], on_data: Callable[[bytes], None]) -> Reply:
     started = time.monotonic()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
@@ -45,12 +52,14 @@ async def _complete(port: int, payload: bytes, headers: Mapping[str, str]) -> Re
     )
     try:
         head = await reader.readuntil(b"\r\n\r\n")
-        first_s, num_events, tail = 0.0, 0, b""
+        first_s, num_events, rest, tail = 0.0, 0, b"", b""
         while chunk := await reader.read(65536):
-            num = chunk.count(b"data: ")
-            if num and not first_s:
-                first_s = time.monotonic() - started
-            num_events += num
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if line.startswith(b"data: "):
+                    first_s = first_s or time.monotonic() - started
+                    num_events += 1
+                    on_data(line[6:])
             tail = (tail + chunk)[-2000:]
             if b"data: [DONE]" in tail:
                 break

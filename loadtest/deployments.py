@@ -21,7 +21,10 @@ from loadtest.valkey import free_port
 START_S = 20.0
 DOWN_MS = 500
 SLOTS = 16384
-_FAST_SYNC = ("--repl-diskless-sync-delay", "0")
+# Usual settings wait for the next second at several places, a master five more for other replicas.
+FAST_SYNC = ("--repl-diskless-sync", "no", "--repl-diskless-load", "on-empty-db")
+# The port by which a server is known to all others, for its own: the same, or that of a proxy before it.
+Front = Callable[[int], int]
 
 
 class Server:
@@ -73,6 +76,10 @@ def start_server(directory: Path, *options: str, port: int = 0) -> Server:
     data = directory / str(port)
     data.mkdir(exist_ok=True)
     return Server(directory, port, [*server_argv(server_binary(), port, data), *options])
+
+
+def _itself(port: int) -> int:
+    return port
 
 
 class Deployment:
@@ -146,13 +153,14 @@ class SentinelDeployment(Deployment):
 
     num_replicas = 1
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, front: Front = _itself) -> None:
         self.servers = []
+        self._directory = directory
         try:
-            self.master = start_server(directory)
-            self.servers.append(self.master)
-            self.replica = start_server(directory, "--replicaof", f"{HOST} {self.master.port}", *_FAST_SYNC)
-            self.servers.append(self.replica)
+            self.master, self._master_known_at = self._start(front)
+            self.replica, self._replica_known_at = self._start(front)
+            # Told by command it connects at once, by option within a second.
+            assert self.replica.ask("REPLICAOF", HOST, self._master_known_at) == "OK"
             wait_until(lambda: "master_link_status:up" in self.replica.ask("INFO", "replication"))
             ports = [free_port() for _ in range(3)]
             sentinels = [self._start_sentinel(directory, port, ports) for port in ports]
@@ -160,21 +168,29 @@ class SentinelDeployment(Deployment):
         except BaseException:
             self.kill()
             raise
-        hosts = ",".join(f"{HOST}:{sentinel.port}" for sentinel in sentinels)
+        hosts = ",".join(f"{HOST}:{front(sentinel.port)}" for sentinel in sentinels)
         self.url = f"redis+sentinel://{hosts}/headrace"
 
     def kill_master(self, key: str) -> None:
         self.master.kill()
+
+    def _start(self, front: Front) -> tuple[Server, int]:
+        """A server, and the port it is known by."""
+        port = free_port()
+        known_at = front(port)
+        server = start_server(self._directory, "--replica-announce-port", str(known_at), *FAST_SYNC, port=port)
+        self.servers.append(server)
+        return server, known_at
 
     def _start_sentinel(self, directory: Path, port: int, ports: Sequence[int]) -> Server:
         """Told of the replica and of the others: finding them by themselves takes sentinels several seconds."""
         config = directory / f"sentinel-{port}.conf"
         lines = [
             f"bind {HOST}", f"port {port}", f"dir {directory}", f"sentinel myid {port:040x}",
-            f"sentinel monitor headrace {HOST} {self.master.port} 2",
+            f"sentinel monitor headrace {HOST} {self._master_known_at} 2",
             f"sentinel down-after-milliseconds headrace {DOWN_MS}",
             "sentinel failover-timeout headrace 2000",
-            f"sentinel known-replica headrace {HOST} {self.replica.port}",
+            f"sentinel known-replica headrace {HOST} {self._replica_known_at}",
             *(f"sentinel known-sentinel headrace {HOST} {other} {other:040x}" for other in ports if other != port),
         ]  # fmt: skip
         config.write_text("\n".join(lines) + "\n")
@@ -192,25 +208,31 @@ class ClusterDeployment(Deployment):
 
     num_replicas = 1
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, front: Front = _itself) -> None:
         self.servers = []
+        self._directory = directory
+        self._known_at: dict[int, int] = {}
         try:
-            self.masters = [self._start(directory) for _ in range(3)]
-            self.replicas = [self._start(directory) for _ in range(3)]
+            self.masters = [self._start(front) for _ in range(3)]
+            self.replicas = [self._start(front) for _ in range(3)]
             self._join()
         except BaseException:
             self.kill()
             raise
-        self.url = f"redis+cluster://{HOST}:{self.masters[0].port},{HOST}:{self.masters[1].port}"
+        hosts = ",".join(f"{HOST}:{self._known_at[master.port]}" for master in self.masters[:2])
+        self.url = f"redis+cluster://{hosts}"
 
     def kill_master(self, key: str) -> None:
         slot = int(self.masters[1].ask("CLUSTER", "KEYSLOT", key))
         self.masters[slot * 3 // SLOTS].kill()
 
-    def _start(self, directory: Path) -> Server:
+    def _start(self, front: Front) -> Server:
+        port = free_port()
+        self._known_at[port] = front(port)
         server = start_server(
-            directory, "--cluster-enabled", "yes", "--cluster-node-timeout", str(DOWN_MS * 2),
-            "--cluster-port", str(free_port()), "--cluster-replica-validity-factor", "0", *_FAST_SYNC,
+            self._directory, "--cluster-enabled", "yes", "--cluster-node-timeout", str(DOWN_MS * 2),
+            "--cluster-port", str(free_port()), "--cluster-replica-validity-factor", "0",
+            "--cluster-announce-port", str(self._known_at[port]), *FAST_SYNC, port=port,
         )  # fmt: skip
         self.servers.append(server)
         return server

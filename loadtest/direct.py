@@ -13,7 +13,7 @@ import time
 from shared.config import WorkerSettings, load
 from shared.schemas import Prefix, Request, SamplingParams
 from worker.backends.interface import Engine
-from worker.service import build_engine
+from worker.composition import build_engine
 
 
 def run(engine: Engine, prompts: list[list[int]], max_tokens: int, number: int) -> dict[str, float]:

@@ -20,6 +20,10 @@ from typing import Any
 import typer
 
 from loadtest.stack import Stack, child_environment
+from shared.config import RedisSettings
+from shared.redis_client import Scripts, connect
+from shared.registry import Registry
+from shared.text.tokenizer import Tokenizer, decode_blob
 
 PROMPT = "Write a long story about a river, a mill and the people who live beside it. Part {number}."
 
@@ -84,7 +88,7 @@ def compare(streams: int, max_tokens: int, rounds: int, env: dict[str, object]) 
     with tempfile.TemporaryDirectory() as folder, Stack(Path(folder), env=env) as stack:
         direct = Direct(env)
         name = direct.model.rpartition("@")[0]
-        prompts = _prompts(streams)
+        prompts = asyncio.run(_prompts(stack.valkey.url, streams))
         pairs: list[tuple[float, float]] = []
         for number in range(rounds + 1):
             pair = (direct.run(prompts, max_tokens), asyncio.run(serve(stack.port, name, prompts, max_tokens)))
@@ -97,9 +101,18 @@ def compare(streams: int, max_tokens: int, rounds: int, env: dict[str, object]) 
         return pairs
 
 
-def _prompts(streams: int) -> list[list[int]]:
-    """Token ids from 32 to 231, so that any tokenizer has them: both sides get the very same prompts."""
-    return [[32 + (ord(c) * 7 + number) % 200 for c in PROMPT] for number in range(streams)]
+async def _prompts(redis_url: str, streams: int) -> list[list[int]]:
+    """Token ids by the tokenizer the worker has published: both sides get the very same prompts."""
+    client = connect(RedisSettings(redis_url=redis_url))
+    try:
+        registry = Registry(Scripts(client))
+        (card,) = await registry.models()
+        blob = await registry.tokenizer(card.tokenizer_digest)
+        assert blob is not None
+        tokenizer = Tokenizer.from_blob(decode_blob(blob))
+        return [tokenizer.encode(PROMPT.format(number=number)) for number in range(streams)]
+    finally:
+        await client.aclose()
 
 
 def main(

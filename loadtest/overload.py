@@ -1,7 +1,8 @@
 """Twice of what the workers can do, from clients that do not care: who is let in, how long they wait, who is told what.
 
 Arrivals are open-loop (drawn in advance from a seed). A refused client waits as long as it was told and comes back
-with the same request, until it is let in or the run is over. Told right is told within 30% of what it took.
+with the same request, each time by a gateway drawn at random, until it is let in or the run is over. Told right is told
+within 30% of what it took. Clients ask different things, or with `--same` all the very same, without a key.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Story:
 class Run:
     stack: Stack
     model: str
+    is_same: bool = False
     started: float = field(default_factory=time.monotonic)
     stories: list[Story] = field(default_factory=list[Story])
     depths: list[int] = field(default_factory=list[int])
@@ -62,13 +64,15 @@ class Run:
 
 
 async def _client(run: Run, story: Story, number: int, until_s: float) -> None:
-    body = {"model": run.model, "prompt": f"request {number}", "max_tokens": MAX_TOKENS, "ignore_eos": True}
+    prompt = "the same" if run.is_same else f"request {number}"
+    body = {"model": run.model, "prompt": prompt, "max_tokens": MAX_TOKENS, "ignore_eos": True}
+    draw = random.Random(number)
     await asyncio.sleep(max(0.0, story.arrived_s - run.now_s()))
     while run.now_s() < until_s:
         asked_s = run.now_s()
         story.tries += 1
         try:
-            reply = await complete(run.stack.port, body)
+            reply = await complete(draw.choice(run.stack.ports), body)
         except (OSError, TimeoutError):
             run.statuses[0] += 1
             return
@@ -94,17 +98,17 @@ async def _capacity(run: Run) -> float:
     started, number = time.monotonic(), SLOTS * 6
     gate = asyncio.Semaphore(SLOTS * 2)
 
-    async def one() -> None:
+    async def one(port: int) -> None:
         async with gate:
-            assert (await complete(run.stack.port, body)).status == 200
+            assert (await complete(port, body)).status == 200
 
-    await asyncio.gather(*(one() for _ in range(number)))
+    await asyncio.gather(*(one(run.stack.ports[i % len(run.stack.ports)]) for i in range(number)))
     return number / (time.monotonic() - started)
 
 
-async def overload(stack: Stack, seconds: float, factor: float) -> tuple[Run, float, float]:
+async def overload(stack: Stack, seconds: float, factor: float, *, is_same: bool = False) -> tuple[Run, float, float]:
     """The run, the capacity it was measured against, and the rate that came."""
-    run = Run(stack, "simulated")
+    run = Run(stack, "simulated", is_same)
     capacity = await _capacity(run)
     client: Any = connect(RedisSettings(redis_url=stack.valkey.url))
     revision = (await client.hkeys("hr:models"))[0].decode()
@@ -136,7 +140,11 @@ def tell(run: Run, capacity: float, rate: float) -> dict[str, object]:
     right = sum(abs(factor - 1) <= RIGHT for factor in factors)
     at_first_return = sum(story.tries == 2 for story in back)
     late = sum(seconds > START_DEADLINE_S for seconds in first)
-    typer.echo(f"capacity {capacity:.1f} requests/s, {rate:.1f}/s came, answers by status {dict(run.statuses)}")
+    gateways = len(run.stack.ports)
+    typer.echo(
+        f"{gateways} gateways; capacity {capacity:.1f} requests/s, {rate:.1f}/s came, "
+        f"answers by status {dict(run.statuses)}"
+    )
     typer.echo(f"waiting: at most {max(run.depths)} of {MAX_WAITING}, median {statistics.median(run.depths):.0f}")
     typer.echo(
         f"first token of who was let in: median {_quantile(first, 0.5):.2f} s, p99 {_quantile(first, 0.99):.2f} s; "
@@ -149,7 +157,8 @@ def tell(run: Run, capacity: float, rate: float) -> dict[str, object]:
         f"{_quantile(factors, 0.95):.2f} (p95) times what was told"
     )
     return {
-        "capacity": capacity, "rate": rate, "statuses": {str(k): v for k, v in run.statuses.items()},
+        "gateways": gateways, "capacity": capacity, "rate": rate,
+        "statuses": {str(k): v for k, v in run.statuses.items()},
         "max_waiting_seen": max(run.depths), "bound_s": bound_s, "first_token_p50_s": _quantile(first, 0.5),
         "first_token_p99_s": _quantile(first, 0.99), "begun_late": late, "refused": len(refused),
         "back": len(back), "told_right": right, "at_first_return": at_first_return,
@@ -157,9 +166,9 @@ def tell(run: Run, capacity: float, rate: float) -> dict[str, object]:
     }  # fmt: skip
 
 
-def main(seconds: float = 60.0, factor: float = 2.0) -> None:
-    """Twice the capacity for a minute: bounded, told right, in time."""
-    with tempfile.TemporaryDirectory() as folder, Stack(Path(folder), env=ENV) as stack:
-        run, capacity, rate = asyncio.run(overload(stack, seconds, factor))
+def main(seconds: float = 60.0, factor: float = 2.0, gateways: int = 2, same: bool = False) -> None:
+    """Twice the capacity for a minute: bounded, told right, in time, by whatever gateway a client comes back."""
+    with tempfile.TemporaryDirectory() as folder, Stack(Path(folder), num_gateways=gateways, env=ENV) as stack:
+        run, capacity, rate = asyncio.run(overload(stack, seconds, factor, is_same=same))
         figures = tell(run, capacity, rate)
-    typer.echo(f"written to {write_results('overload', figures)}")
+    typer.echo(f"written to {write_results('overload_same' if same else 'overload', figures)}")

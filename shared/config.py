@@ -13,6 +13,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.errors import ConfigurationError
+from shared.faults import parse as parse_faults
 from shared.servers.address import parse
 
 PREFIX = "HEADRACE_"
@@ -46,6 +47,15 @@ class RedisSettings(_Settings):
     def _url_is_understood(cls, url: str) -> str:
         parse(url)
         return url
+
+    @field_validator("faults")
+    @classmethod
+    def _faults_are_understood(cls, spec: str) -> str:
+        try:
+            parse_faults(spec)
+        except ConfigurationError as error:
+            raise ValueError(error.message) from error
+        return spec
 
     @model_validator(mode="after")
     def _clocks_agree(self) -> RedisSettings:
@@ -92,10 +102,21 @@ class WorkerSettings(RedisSettings):
     model_name: str | None = None
     backend: Literal["native", "simulated"] = "native"
     device: str = "cpu"
+    cpu_kernels: Literal["auto", "native", "torch"] = "auto"
+    cpu_activations: Literal["int16", "int8"] = "int16"
+    kernel_cache: str = ""
+    gpu_kernels: Literal["auto", "triton", "torch"] = "auto"
+    cuda_graphs: bool = True
+    deterministic: bool = False
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     threads: int = Field(default=0, ge=0)
     max_num_seqs: int = Field(default=32, ge=1, le=1024)
     max_step_tokens: int = Field(default=256, ge=1)
+    itl_target_ms: float = Field(default=50.0, ge=0)
+    scheduling_policy: Literal["priority", "fcfs", "shortest"] = "priority"
+    prefix_cache: Literal["tenant", "shared", "off"] = "tenant"
     kv_cache_mb: int = Field(default=1024, ge=1)
+    kv_cache_type: Literal["auto", "float16", "float32"] = "auto"
     max_context: int = Field(default=0, ge=0)
     drain_timeout_s: float = Field(default=30.0, ge=0)
     worker_metrics_host: str = "127.0.0.1"

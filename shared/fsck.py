@@ -42,6 +42,7 @@ async def fsck(scripts: Scripts, model: str) -> Books:
     await _compare_counts(scripts, model, books)
     await _compare_indexes(scripts, model, books)
     await _compare_tenants(scripts, model, books)
+    await _compare_bells(scripts, model, books)
     return books
 
 
@@ -82,6 +83,10 @@ async def _compare_indexes(scripts: Scripts, model: str, books: Books) -> None:
     entries = 0
     async for key in client.scan_iter(match=f"{keys.base(model)}q:*"):
         entries += int(await client.xlen(key))
+        for consumer in await client.xinfo_consumers(key, "w"):
+            if consumer["pending"] == 0:
+                name = consumer["name"].decode()
+                books.problems.append(f"{key.decode()} has the consumer {name}, who runs nothing of it")
     if entries != len(books.undone):
         books.problems.append(f"{entries} stream entries for {len(books.undone)} undone requests")
     for service_class in ("priority", "default", "flex", "batch"):
@@ -111,3 +116,11 @@ async def _compare_tenants(scripts: Scripts, model: str, books: Books) -> None:
             counted = int(raw.get(name.encode(), b"0"))
             if counted != number:
                 books.problems.append(f"tenant:{tenant} has {name} {counted}, its requests add up to {number}")
+
+
+async def _compare_bells(scripts: Scripts, model: str, books: Books) -> None:
+    """Who is gone is neither idle nor on its way."""
+    for key in (keys.idle(model), keys.woken(model)):
+        for worker in await scripts.client.zrange(key, 0, -1):
+            if not await scripts.client.exists(keys.worker(model, worker.decode())):
+                books.problems.append(f"{key} has {worker.decode()}, who is not registered")

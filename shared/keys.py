@@ -19,8 +19,13 @@ touch all of it, in one Cluster slot. Ids and tenants are escaped before they be
     hr:{m}:w:<worker>          hash    register          unregister or reap
     hr:{m}:lease               zset    register, emit    unregister or reap
     hr:{m}:ctl:<worker>        list    cancel, attach    60 s, or read
-    hr:{m}:bell                list    admit, requeue    trimmed to 64
+    hr:{m}:idle                zset    take              a worker leaves when rung, when it takes, when it is gone
+    hr:{m}:woken               zset    ring              a worker leaves when it asks, or is gone
+    hr:{m}:bell:<worker>       list    ring              read, or asked again, or 10 s
     hr:{m}:paused              hash    pause             resume
+    hr:{m}:promises            zset    admit             one leaves when let in, or 2 s after it was due
+    hr:{m}:promises:<mark>     zset    admit             the same
+    hr:{m}:let_in:<mark>       string  admit             10 s
     hr:{m}:dead, :events, :history   streams             capped
     hr:{m}:idem:<t>:<hash>     string  admit             with r
     hr:models                  hash    workers           kept (a model with no worker still queues)
@@ -31,6 +36,7 @@ touch all of it, in one Cluster slot. Ids and tenants are escaped before they be
     hr:t:{<t>}:buckets         hash    reserve, refund   when both buckets are full again
     hr:t:{<t>}:held            zset    reserve, hold     with its last lease
     hr:t:{<t>}:charge:<id>     hash    reserve, refund   60 s after its request ended, or nobody held it
+    hr:t:{<t>}:claim:<hash>    hash    claim             60 s after it was claimed last
 
 `counts` (a tenant's slot: `buckets`) is declared by every script as its one key; a script builds the others from
 its slot's prefix.
@@ -100,8 +106,16 @@ def deadlines(m: str) -> str:
     return base(m) + "deadlines"
 
 
-def bell(m: str) -> str:
-    return base(m) + "bell"
+def bell(m: str, worker_id: str) -> str:
+    return f"{base(m)}bell:{worker_id}"
+
+
+def idle(m: str) -> str:
+    return base(m) + "idle"
+
+
+def woken(m: str) -> str:
+    return base(m) + "woken"
 
 
 def tenant(m: str, name: str) -> str:
@@ -110,6 +124,10 @@ def tenant(m: str, name: str) -> str:
 
 def paused(m: str) -> str:
     return base(m) + "paused"
+
+
+def promises(m: str) -> str:
+    return base(m) + "promises"
 
 
 def commands(m: str, worker_id: str) -> str:

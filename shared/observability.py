@@ -17,74 +17,108 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 _TTFT_BUCKETS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2, 0.25, 0.45, 0.5, 0.75, 1, 2, 2.5, 5, 7.5, 10, 20, 40, 80, 160
 )  # fmt: skip
+_PART_BUCKETS = (
+    0.00001,
+    0.00003,
+    0.0001,
+    0.0003,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.2,
+    0.4,
+    0.8,
+    1.5,
+    3,
+    6,
+)
+_SIZE_BUCKETS = (0, *(2**power for power in range(13)))
 _STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6)
 _DURATION_BUCKETS = tuple(0.01 * 2**power for power in range(18))
+
+
+class _Maker:
+    """Makes metrics on one registry, under this project's prefix."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def counter(self, name: str, words: str, *labels: str) -> Counter:
+        return Counter(f"headrace_{name}", words, labels, registry=self._registry)
+
+    def gauge(self, name: str, words: str, *labels: str) -> Gauge:
+        return Gauge(f"headrace_{name}", words, labels, registry=self._registry)
+
+    def histogram(self, name: str, words: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(f"headrace_{name}", words, labels, registry=self._registry, buckets=buckets)
 
 
 class GatewayMetrics:
     """What a gateway counts."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, words: str, *labels: str) -> Counter:
-            return Counter(f"headrace_{name}", words, labels, registry=registry)
-
-        def gauge(name: str, words: str, *labels: str) -> Gauge:
-            return Gauge(f"headrace_{name}", words, labels, registry=registry)
-
+        make = _Maker(registry)
         self.registry = registry
-        self.admission_decisions = counter(
+        self.admission_decisions = make.counter(
             "admission_decisions_total", "Requests offered to the queue, by decision", "model", "class", "decision"
         )
-        self.requests = counter("requests_total", "Requests ended, by outcome", "model", "class", "outcome")
-        self.requests_in_flight = gauge("requests_in_flight", "Requests this gateway follows", "model")
-        self.time_to_first_token = Histogram(
-            "headrace_time_to_first_token_seconds", "From receipt to the first token",
-            ("model", "class"), buckets=_TTFT_BUCKETS, registry=registry,
-        )  # fmt: skip
-        self.request_duration = Histogram(
-            "headrace_request_duration_seconds", "From receipt to the end",
-            ("model", "class", "outcome"), buckets=_DURATION_BUCKETS, registry=registry,
-        )  # fmt: skip
-        self.token_gaps = counter("token_gap_total", "Messages that did not continue what was delivered", "kind")
-        self.token_recoveries = counter("token_recovery_total", "Repairs from the journal, by result", "result")
-        self.redis_up = gauge("redis_up", "1 when the last call to Redis was answered")
-        self.redis_reconnects = counter("redis_reconnects_total", "Times the subscription was made anew")
-        self.reaped = counter("reaped_total", "What reaping moved or ended, by kind", "kind")
-        self.faults_injected = counter("faults_injected_total", "Failpoints that struck, by point and action", "kind")
-        self.queue_depth = gauge("queue_depth", "Requests waiting", "model")
-        self.queue_tokens = gauge("queue_tokens", "Prompt tokens waiting", "model")
-        self.queue_in_flight = gauge("queue_in_flight", "Requests running", "model")
-        self.workers = gauge("workers", "Workers whose lease has not run out", "model")
+        self.requests = make.counter("requests_total", "Requests ended, by outcome", "model", "class", "outcome")
+        self.requests_in_flight = make.gauge("requests_in_flight", "Requests this gateway follows", "model")
+        self.time_to_first_token = make.histogram(
+            "time_to_first_token_seconds", "From receipt to the first token", _TTFT_BUCKETS, "model", "class"
+        )
+        self.request_duration = make.histogram(
+            "request_duration_seconds", "From receipt to the end", _DURATION_BUCKETS, "model", "class", "outcome"
+        )
+        self.token_gaps = make.counter("token_gap_total", "Messages that did not continue what was delivered", "kind")
+        self.token_recoveries = make.counter("token_recovery_total", "Repairs from the journal, by result", "result")
+        self.redis_up = make.gauge("redis_up", "1 when the last call to Redis was answered")
+        self.redis_reconnects = make.counter("redis_reconnects_total", "Times the subscription was made anew")
+        self.reaped = make.counter("reaped_total", "What reaping moved or ended, by kind", "kind")
+        self.faults_injected = make.counter(
+            "faults_injected_total", "Failpoints that struck, by point and action", "kind"
+        )
+        self.queue_depth = make.gauge("queue_depth", "Requests waiting", "model")
+        self.queue_tokens = make.gauge("queue_tokens", "Prompt tokens waiting", "model")
+        self.queue_in_flight = make.gauge("queue_in_flight", "Requests running", "model")
+        self.model_paused = make.gauge("model_paused", "1 when an operator has paused a revision of it", "model")
+        self.workers = make.gauge("workers", "Workers whose lease has not run out", "model")
 
 
 class WorkerMetrics:
     """What a worker counts."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, words: str, *labels: str) -> Counter:
-            return Counter(f"headrace_{name}", words, labels, registry=registry)
-
-        def gauge(name: str, words: str, *labels: str) -> Gauge:
-            return Gauge(f"headrace_{name}", words, labels, registry=registry)
-
+        make = _Maker(registry)
         self.registry = registry
-        self.deliveries = counter("deliveries_total", "Requests taken, by kind", "model", "kind")
-        self.requests_running = gauge("requests_running", "Sequences in the running batch")
-        self.requests_waiting = gauge("requests_waiting", "Sequences held and not running")
-        self.kv_blocks = gauge("kv_blocks", "KV blocks, by state", "state")
-        self.kv_cache_usage = gauge("kv_cache_usage_ratio", "KV blocks used, of all")
-        self.preemptions = gauge("preemptions", "Preemptions since the start")
-        self.generation_tokens = counter("generation_tokens_total", "Tokens made")
-        self.prompt_tokens = counter("prompt_tokens_total", "Prompt tokens taken")
-        self.step_duration = Histogram(
-            "headrace_step_duration_seconds", "One engine step", buckets=_STEP_BUCKETS, registry=registry
+        self.deliveries = make.counter("deliveries_total", "Requests taken, by kind", "model", "kind")
+        self.requests_running = make.gauge("requests_running", "Sequences in the running batch")
+        self.requests_waiting = make.gauge("requests_waiting", "Sequences held and not running")
+        self.kv_blocks = make.gauge("kv_blocks", "KV blocks, by state", "state")
+        self.kv_cache_usage = make.gauge("kv_cache_usage_ratio", "KV blocks used, of all")
+        self.preemptions = make.counter(
+            "preemptions_total", "Sequences that yielded their KV blocks, by reason", "reason"
         )
-        self.emit_duration = Histogram(
-            "headrace_emit_seconds", "One emit, with its round trip", buckets=_STEP_BUCKETS, registry=registry
+        self.recomputed_tokens = make.counter("recomputed_tokens_total", "Tokens computed again after a preemption")
+        self.prefix_cache_queries = make.counter("prefix_cache_queries_total", "Tokens looked for in the prefix cache")
+        self.prefix_cache_hits = make.counter("prefix_cache_hits_total", "Tokens found in the prefix cache")
+        self.generation_tokens = make.counter("generation_tokens_total", "Tokens made")
+        self.prompt_tokens = make.counter(
+            "prompt_tokens_total", "Prompt tokens begun, by where their KV came from", "source"
         )
-        self.fenced = counter("fenced_total", "Requests dropped because another owner has them")
-        self.reaped = counter("reaped_total", "What reaping moved or ended, by kind", "kind")
-        self.faults_injected = counter("faults_injected_total", "Failpoints that struck, by point and action", "kind")
+        self.step_duration = make.histogram("step_duration_seconds", "One engine step, by part", _PART_BUCKETS, "phase")
+        self.step_tokens = make.histogram("step_tokens", "Tokens computed in a step, by kind", _SIZE_BUCKETS, "kind")
+        self.batch_size = make.histogram("batch_size", "Sequences in a step", _SIZE_BUCKETS)
+        self.emit_duration = make.histogram("emit_seconds", "One emit, with its round trip", _STEP_BUCKETS)
+        self.fenced = make.counter("fenced_total", "Requests dropped because another owner has them")
+        self.reaped = make.counter("reaped_total", "What reaping moved or ended, by kind", "kind")
+        self.faults_injected = make.counter(
+            "faults_injected_total", "Failpoints that struck, by point and action", "kind"
+        )
 
 
 class JsonFormatter(logging.Formatter):

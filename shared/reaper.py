@@ -20,7 +20,7 @@ from shared.registry import Registry
 from shared.request_queue import Reaped, RequestQueue
 
 log = logging.getLogger(__name__)
-_MAX_PAGES = 100
+_MAX_PAGES = 400
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     ClusterDownError,
+    MovedError,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -43,7 +44,7 @@ from shared.servers.tasks import end_tasks as end_tasks
 AWAY = (
     RedisConnectionError, RedisTimeoutError, OSError, ClusterDownError, ReadOnlyError, TryAgainError, OutOfMemoryError,
 )  # fmt: skip
-_REFUSES_WHEN_FULL = frozenset({"admit"})
+_REFUSES_WHEN_FULL = frozenset({"admit", "claim"})
 _INCLUDE = re.compile(r"^-- include: (.+)$", re.MULTILINE)
 # A master without its replicas, or that cannot write its file, refuses all writes until that is mended.
 _NOT_NOW = ("NOREPLICAS", "MISCONF")
@@ -70,6 +71,7 @@ class Client(Protocol):
     async def zrem(self, name: str, *values: str) -> int: ...
     async def zrange(self, name: str, start: int, end: int, *, withscores: bool = False) -> list[Any]: ...
     async def xlen(self, name: str | bytes) -> int: ...
+    async def xinfo_consumers(self, name: str | bytes, groupname: str) -> list[dict[str, Any]]: ...
     async def xrevrange(self, name: str, max: str, min: str, count: int) -> list[Any]: ...
     async def smembers(self, name: str) -> set[bytes]: ...
     async def blpop(self, keys: list[str], timeout: float) -> Any: ...  # noqa: ASYNC109 - redis-py's own name
@@ -82,7 +84,7 @@ class Client(Protocol):
 def script_text(name: str, *, is_sharded: bool = False) -> str:
     """A script as the server gets it: flags, the parts it includes, its own text. `is_sharded`: for a Cluster.
 
-    Only `admit` is refused when memory is full: finishing work is what frees it.
+    Only what brings work is refused when memory is full: finishing work is what frees it.
     """
     folder = resources.files("shared") / "lua"
     text = (folder / f"{name}.lua").read_text("utf-8")
@@ -150,6 +152,22 @@ async def masters(client: Client) -> AsyncGenerator[list[Client]]:
     finally:
         for one in clients:
             await one.aclose()
+
+
+@contextlib.asynccontextmanager
+async def keeper(client: Client, key: str) -> AsyncGenerator[Client]:
+    """The server that keeps this key, as far as is known: a Cluster's node, else the one. Raises one of AWAY."""
+    if not isinstance(client, ClusterClient):
+        yield client
+        return
+    node = client.client_of(await client.node_of(key))
+    try:
+        yield cast(Client, node)
+    except MovedError:
+        client.distrust()
+        raise
+    finally:
+        await node.aclose()
 
 
 class Scripts:

@@ -13,6 +13,9 @@ from typing import Any
 from shared import keys
 from shared.redis_client import Scripts
 
+# Requests one call gives back: it is to hold the server for less than 5 ms.
+_PAGE = 40
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -29,7 +32,9 @@ class Ticket:
     """What `admit` is told of a request besides its body. Deadlines are milliseconds from now, 0 for none.
 
     `view`: how its client sees it, for whoever takes its stream over. `class_weight` 0 leaves it as it is.
-    `max_ahead`: how many may be before it so that its deadlines can be met, -1 for any number.
+    `max_ahead`: how many may be before it so that its deadlines can be met, -1 for any number. `mark`: by what its
+    client is known when it was refused and comes back. `drain_per_s`: requests a second, 0 while that is unknown.
+    `claimed_until_ms`: how long, by the server's clock, its idempotency key is this model's; 0: not claimed.
     """
 
     request_id: str
@@ -48,14 +53,19 @@ class Ticket:
     view: str = ""
     class_weight: float = 0.0
     max_ahead: int = -1
+    mark: str = ""
+    drain_per_s: float = 0.0
+    claimed_until_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """`decision`: accepted, duplicate, same, conflict, full, tokens_full, bytes_full, tenant_full or too_late.
+    """`decision`: accepted, duplicate, same, conflict, unclaimed, full, tokens_full, bytes_full, tenant_full or
+    too_late.
 
     `detail`: the figures; of `accepted` how many waited, and how many of them are expected to go first; of `same`
-    and `conflict` the id of the request that has the key.
+    and `conflict` the id of the request that has the key; of `full` also the places kept for others, and how long (ms)
+    until it is let in, -1 for unknown.
     """
 
     decision: str
@@ -64,13 +74,18 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A request handed to a worker, with the journal so far (its `taken` frame included)."""
+    """A request handed to a worker, with the journal so far (its `taken` frame included).
+
+    `start_left_ms` and `left_ms`: until it must have its first token, and be over; 0 for no such deadline.
+    """
 
     request_id: str
     owner: str
     body: bytes
     journal: bytes
     gateways: tuple[str, ...]
+    start_left_ms: int = 0
+    left_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +142,8 @@ class RequestQueue:
             ticket.start_deadline_ms, ticket.deadline_ms, int(ticket.is_detached), ticket.traceparent,
             ticket.idempotency_key, ticket.body_digest, bounds.max_waiting, bounds.max_waiting_tokens,
             bounds.max_waiting_bytes, bounds.tenant_max_waiting, self.retention_s, ticket.tenant_weight,
-            ticket.view, ticket.class_weight, ticket.max_ahead,
+            ticket.view, ticket.class_weight, ticket.max_ahead, ticket.mark, ticket.drain_per_s,
+            ticket.claimed_until_ms,
         )  # fmt: skip
         return Admitted(_text(reply[0]), tuple(_text(part) for part in reply[1:]))
 
@@ -140,7 +156,7 @@ class RequestQueue:
         return _text((await self.scripts.run("attach", self._key, request_id, gateway))[0])
 
     async def detach(self, request_id: str, gateway: str) -> str:
-        """`left`, `cancelled` (it was the last one), `gone`, or the state it had already ended in."""
+        """`left`, `cancelled` (it was the last one), `gone`, or the state it had ended in. Repeated: the same."""
         return _text((await self.scripts.run("detach", self._key, request_id, gateway, self.retention_s))[0])
 
     async def position(self, request_id: str) -> int | None:
@@ -157,7 +173,7 @@ class RequestQueue:
         """What fits in `slots` sequences and `room` tokens, now. Does not renew the lease. Raises LeaseLost."""
         reply = await self.scripts.run("take", self._key, worker, nonce, slots, room, patience_ms, self.retention_s)
         _require_lease(reply)
-        return Taken([Delivery(_text(r[0]), _text(r[1]), r[2], r[3], _names(r[4])) for r in reply[2:]], int(reply[1]))
+        return Taken([_delivery(row) for row in reply[2:]], int(reply[1]))
 
     async def heartbeat(self, worker: str, nonce: str, load: bytes) -> Heartbeat:
         """Renew the lease and compare books. Raises LeaseLost."""
@@ -170,24 +186,31 @@ class RequestQueue:
         """Give back without blame. False: it was not this owner's any more."""
         return _text((await self.scripts.run("release", self._key, request_id, owner))[0]) == "released"
 
-    async def unregister(self, worker: str, nonce: str) -> None:
-        await self.scripts.run("unregister", self._key, worker, nonce)
+    async def unregister(self, worker: str, nonce: str, *, page: int = _PAGE) -> None:
+        """Leave, in as many calls as it takes to give back what is still held."""
+        while _text((await self.scripts.run("unregister", self._key, worker, nonce, page))[0]) == "more":
+            pass
 
     # anybody
 
-    async def reap(self, dead_gateways: Sequence[str], *, max_crashes: int, page: int = 200) -> Reaped:
+    async def reap(self, dead_gateways: Sequence[str], *, max_crashes: int, page: int = _PAGE) -> Reaped:
         """One page of giving back the work of late workers; `has_more`: call again."""
         reply = await self.scripts.run(
             "reap", self._key, self.lease_ms, max_crashes, self.retention_s, page, *dead_gateways
         )
-        if _text(reply[0]) == "grace":
-            return Reaped(is_grace=True)
-        return Reaped(False, *(int(part) for part in reply[1:5]), has_more=bool(reply[5]))
+        return Reaped(_text(reply[0]) == "grace", *(int(part) for part in reply[1:5]), has_more=bool(reply[5]))
 
     async def counts(self) -> dict[str, float]:
         """The model's counters: waiting, waiting_tokens, waiting_bytes, running, totals, class clocks."""
         raw = await self.scripts.client.hgetall(self._key)
         return {_text(name): float(value) for name, value in raw.items()}
+
+
+def _delivery(row: Sequence[Any]) -> Delivery:
+    request_id, owner, body, journal, gateways, start_left_ms, left_ms = row
+    return Delivery(
+        _text(request_id), _text(owner), body, journal, _names(gateways), int(start_left_ms), int(left_ms)
+    )  # fmt: skip
 
 
 def _require_lease(reply: Sequence[Any]) -> None:

@@ -5,6 +5,7 @@ line, so that `redis-cli GET hr:{m}:j:<id>` reads as a log:
 
     ["v","taken",{"worker":"w-1f","attempt":1,"at":1764500000000}]
     ["t",0,[504,253],"The sea"]          choice, token ids, the text released by them
+    ["t",0,[8],".",[[-0.12,[[8,-0.12]]]]]  and, where a client asked, the logprob of each id and its likeliest rivals
     ["f",0,"stop"]                       choice ended: stop | length
     ["e","finished",{"prompt_tokens":31,"completion_tokens":2,"cached_tokens":0},null]
 
@@ -60,8 +61,27 @@ class ServiceClass(enum.StrEnum):
     BATCH = "batch"
 
 
+class ConstraintKind(enum.StrEnum):
+    """What the text of a `Constraint` is: a JSON schema, a regular expression, a grammar in Lark's notation, or a JSON
+    array of the texts to choose from."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    GRAMMAR = "grammar"
+    CHOICE = "choice"
+
+
+class Constraint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an answer must be. Checked by the gateway with the library that workers hold it with."""
+
+    kind: ConstraintKind
+    text: str
+
+
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """How to choose tokens. `temperature` 0 is greedy; `top_k` 0 is off; `seed` is always set by the gateway."""
+    """How to choose tokens. `temperature` 0 is greedy; `top_k` and `min_p` 0 are off; `seed` is always set by the
+    gateway. `logit_bias` is (token id, bias); `logprobs` None is not asked, else how many rivals to tell as well.
+    """
 
     max_tokens: int
     seed: int
@@ -72,6 +92,14 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    logprobs: int | None = None
+    constraint: Constraint | None = None
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -100,12 +128,23 @@ class ErrorInfo(msgspec.Struct, frozen=True):
     message: str
 
 
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Of one token: the logarithm of its probability, and the likeliest tokens there were, with theirs."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class TokensFrame(msgspec.Struct, frozen=True, array_like=True, tag="t"):
-    """Tokens made for one choice, and the text they released (held-back text comes with a later frame)."""
+    """Tokens made for one choice, and the text they released (held-back text comes with a later frame).
+
+    `logprobs`, of the first of `token_ids` and on: left out of the line where there are none. A stop token has none.
+    """
 
     choice: int
     token_ids: list[int]
     text: str
+    logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 class ChoiceEndFrame(msgspec.Struct, frozen=True, array_like=True, tag="f"):
@@ -180,6 +219,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 _frame_encoder = msgspec.json.Encoder()
 _request_decoder = msgspec.json.Decoder(Request)
 _COMPRESS_ABOVE_BYTES = 1024
+_NO_LOGPROBS = b",null]"
 _frame_decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
 
 
@@ -202,7 +242,14 @@ def decode_request(body: bytes) -> Request:
 
 def encode_frames(frames: Iterable[Frame]) -> bytes:
     """Frames as journal lines, UTF-8, each ended by a newline."""
-    return b"".join(_frame_encoder.encode(frame) + b"\n" for frame in frames)
+    return b"".join([_line(frame) for frame in frames])
+
+
+def _line(frame: Frame) -> bytes:
+    line = _frame_encoder.encode(frame)
+    if isinstance(frame, TokensFrame) and frame.logprobs is None:
+        return line[: -len(_NO_LOGPROBS)] + b"]\n"
+    return line + b"\n"
 
 
 def decode_frames(journal: bytes) -> list[Frame]:

@@ -20,7 +20,8 @@ from shared.request_queue import LeaseLost
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """New frames of one request, from `offset` of its journal. `final` is its outcome, '' while it goes on.
+    """New frames of one request, from `offset` of its journal. `final` is its outcome, '' while it goes on; `error` is
+    the code of one that failed or expired.
 
     `num_tokens` are in these frames; `total_tokens` in the whole journal, told now and then (0: not this time).
     """
@@ -34,6 +35,7 @@ class Emission:
     final: str = ""
     usage: bytes = b""
     total_tokens: int = 0
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ def _step_of(emissions: Sequence[Emission]) -> bytes:
     requests: list[str | int] = []
     for e in emissions:
         requests += (e.request_id, e.owner, e.offset, e.frames.decode(), e.num_tokens, e.total_tokens)
-    ends = {e.request_id: (e.final, e.usage.decode()) for e in emissions if e.final}
+    ends = {e.request_id: (e.final, e.usage.decode(), e.error) for e in emissions if e.final}
     return _step_encoder.encode((requests, ends))
 
 

@@ -1,6 +1,6 @@
 """Takes only what the engine has room for, and hands it over. The worker's way in.
 
-Idle, it waits at the doorbell on a connection of its own; full, for room. Take and heartbeat exclude each other
+Idle, it waits at its bell on a connection of its own; full, for room. Take and heartbeat exclude each other
 (`books`): between the two a delivery whose reply is under way would look like one that was lost.
 """
 
@@ -88,7 +88,7 @@ class Consumer:
             log.exception("request_not_understood", extra={"request_id": delivery.request_id})
             self._engine.refuse(delivery.request_id, str(error))
             return
-        self._engine.add(request, prefixes)
+        self._engine.add(request, prefixes, start_left_ms=delivery.start_left_ms, left_ms=delivery.left_ms)
         self._on_delivery(delivery, request)
 
     async def _wait(self, num_waiting: int) -> None:
@@ -101,7 +101,8 @@ class Consumer:
 
     async def _listen(self) -> None:
         try:
-            await self._bell.blpop([keys.bell(self._queue.model)], timeout=BELL_S * random.uniform(0.7, 1.0))
+            bell = keys.bell(self._queue.model, self._identity[0])
+            await self._bell.blpop([bell], timeout=BELL_S * random.uniform(0.7, 1.0))
         except RedisError as error:
             log.warning("bell_failed", extra={"error": str(error)})
             await asyncio.sleep(_RETRY_S)

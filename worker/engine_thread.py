@@ -15,22 +15,29 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import cast
 
 from shared.schemas import EndFrame, ErrorInfo, Outcome, Prefix, Request
 from worker.backends.interface import Engine
+from worker.deadlines import Deadlines, Due
 from worker.engine.outputs import EngineLoad, StepOutput
 
 log = logging.getLogger(__name__)
 _IDLE_TICK_S = 0.25
-_Command = tuple[Request, Sequence[Prefix]] | tuple[str, ...]
+_LATE = ErrorInfo("deadline_exceeded", "the deadline passed while the answer was computed")
+_Command = tuple[Request, Sequence[Prefix], Due] | tuple[str, ...]
 
 
 class EngineThread:
     """start, then add / abort from the event loop, then stop. `on_outputs` is called on the event loop."""
 
-    def __init__(self, build: Callable[[], Engine], on_step: Callable[[float, EngineLoad], None]) -> None:
+    def __init__(
+        self, build: Callable[[], Engine], on_step: Callable[[float, EngineLoad], None],
+        deadlines: Deadlines | None = None,
+    ) -> None:  # fmt: skip
         self._build = build
         self._on_step = on_step
+        self._deadlines = deadlines or Deadlines()
         self.on_outputs: Callable[[list[StepOutput]], None] = lambda _outputs: None
         self._inbox: deque[_Command] = deque()
         self._wake = threading.Condition()
@@ -52,9 +59,11 @@ class EngineThread:
         self._thread.start()
         return await ready
 
-    def add(self, request: Request, prefixes: Sequence[Prefix]) -> None:
+    def add(self, request: Request, prefixes: Sequence[Prefix], *, start_left_ms: int = 0, left_ms: int = 0) -> None:
+        """What is left, from now, until it must have its first token, and until it must be over; 0: no deadline."""
+        due = self._deadlines.due(start_left_ms, left_ms)
         with self._wake:
-            self._inbox.append((request, prefixes))
+            self._inbox.append((request, prefixes, due))
             self._number(request.request_id)
             self._inbox_slots += request.params.n
             self._inbox_tokens += request.params.n * len(request.prompt_ids) + sum(len(p.token_ids) for p in prefixes)
@@ -135,9 +144,11 @@ class EngineThread:
             slots, tokens, applied = self._inbox_slots, self._inbox_tokens, self._num_commands
             is_paused = self._is_paused
         outputs = [output for command in commands for output in self._apply(engine, command)]
+        outputs += self._expire(engine)
         started = time.perf_counter()
         if engine.has_work() and not is_paused:
             outputs += engine.step()
+        self._deadlines.note(outputs)
         load = engine.load()
         with self._wake:
             self._load = load
@@ -151,16 +162,25 @@ class EngineThread:
 
     def _apply(self, engine: Engine, command: _Command) -> list[StepOutput]:
         if not command or isinstance(command[0], str):
-            engine.abort([name for name in command if isinstance(name, str)])
+            names = [name for name in command if isinstance(name, str)]
+            engine.abort(names)
+            self._deadlines.forget(names)
             return []
-        request, prefixes = command
-        assert isinstance(request, Request) and not isinstance(prefixes, str | Request)
+        request, prefixes, due = cast("tuple[Request, Sequence[Prefix], Due]", command)
         try:
             engine.add(request, prefixes)
+            self._deadlines.watch(request.request_id, due)
         except Exception as error:
             log.exception("request_refused_by_engine", extra={"request_id": request.request_id})
             return [_failed(request.request_id, str(error))]
         return []
+
+    def _expire(self, engine: Engine) -> list[StepOutput]:
+        """Nothing more is computed for whose deadline has passed, be it in the middle of a prompt."""
+        passed = self._deadlines.passed()
+        if passed:
+            engine.abort(passed)
+        return [_ended(request_id, Outcome.EXPIRED, _LATE) for request_id in passed]
 
     def _end(self, error: Exception | None) -> None:
         if error is None:
@@ -173,5 +193,9 @@ class EngineThread:
 
 
 def _failed(request_id: str, why: str) -> StepOutput:
-    end = EndFrame(Outcome.FAILED, None, ErrorInfo("server_error", f"this worker cannot serve the request: {why}"))
-    return StepOutput(request_id, [end], 0, Outcome.FAILED)
+    error = ErrorInfo("server_error", f"this worker cannot serve the request: {why}")
+    return _ended(request_id, Outcome.FAILED, error)
+
+
+def _ended(request_id: str, outcome: Outcome, error: ErrorInfo) -> StepOutput:
+    return StepOutput(request_id, [EndFrame(outcome, None, error)], 0, outcome)

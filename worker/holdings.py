@@ -50,6 +50,7 @@ class Held:
     num_told: int = 0
     final: str = ""
     usage: bytes = b""
+    error: str = ""
     taken_at: float = field(default_factory=time.monotonic)
 
     def add(self, output: StepOutput) -> None:
@@ -59,7 +60,9 @@ class Held:
         if output.outcome is not None:
             self.final = output.outcome.value
             end = output.frames[-1]
-            self.usage = msgspec.json.encode(end.usage) if isinstance(end, EndFrame) else b""
+            assert isinstance(end, EndFrame)
+            self.usage = msgspec.json.encode(end.usage)
+            self.error = end.error.code if end.error else ""
 
     def rewind(self, length: int) -> None:
         """Redis has lost what came after `length`: it is sent again, and its tokens are counted again."""
@@ -78,7 +81,7 @@ class Held:
         is_told = bool(self.final) or not self.num_told or self.num_tokens - self.num_told >= TELL_EVERY
         return Emission(
             self.request_id, self.owner, self.sent, bytes(self.journal[self.sent :]), self.num_unsent_tokens,
-            tuple(self.gateways), self.final, self.usage, self.num_tokens if is_told else 0,
+            tuple(self.gateways), self.final, self.usage, self.num_tokens if is_told else 0, self.error,
         )  # fmt: skip
 
 

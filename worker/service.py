@@ -30,54 +30,21 @@ from shared.observability import WorkerMetrics, configure_logging
 from shared.reaper import Reaper
 from shared.redis_client import AWAY, Scripts, connect, end_tasks, inspect_server
 from shared.registry import Registry
-from shared.request_queue import Delivery, LeaseLost, RequestQueue
-from shared.schemas import ModelCard, Request, WorkerInfo
+from shared.request_queue import LeaseLost, RequestQueue
+from shared.schemas import ModelCard, WorkerInfo
 from shared.text.tokenizer import encode_blob
-from shared.token_stream import Emission, Emitted, TokenStream
-from worker.backends.interface import Engine
+from shared.token_stream import TokenStream
+from worker.composition import build_engine
 from worker.consumer import BELL_S, Consumer
-from worker.engine.outputs import EngineLoad
 from worker.engine_thread import EngineThread
 from worker.holdings import Holdings, Settlement
 from worker.maintenance import Maintenance
 from worker.publisher import Publisher
+from worker.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _RETRY_S = 0.5
-
-
-def build_engine(settings: WorkerSettings) -> Engine:
-    """The backend the settings name. Imported here: the simulated one runs without torch."""
-    if settings.backend == "simulated":
-        from worker.backends.simulated import SimulatedConfig, build_simulated
-
-        return build_simulated(
-            SimulatedConfig(
-                name=settings.model_name or "simulated",
-                max_num_seqs=settings.max_num_seqs,
-                max_step_tokens=settings.max_step_tokens,
-                kv_cache_tokens=settings.sim_kv_tokens,
-                prefill_us_per_token=settings.sim_prefill_us_per_token,
-                step_us=settings.sim_step_us,
-                step_us_per_seq=settings.sim_step_us_per_seq,
-            )
-        )
-    from worker.backends.native import NativeConfig, build_native
-
-    return build_native(
-        NativeConfig(
-            model_path=settings.model,
-            name=settings.model_name,
-            device=settings.device,
-            threads=settings.threads,
-            kv_cache_mb=settings.kv_cache_mb,
-            max_context=settings.max_context,
-            max_num_seqs=settings.max_num_seqs,
-            max_step_tokens=settings.max_step_tokens,
-        ),
-        progress=lambda words: log.info("model_loading", extra={"progress": words}),
-    )
 
 
 class _StoppedWaiting(Exception):
@@ -90,9 +57,10 @@ class WorkerService:
     def __init__(self, settings: WorkerSettings, metrics: WorkerMetrics) -> None:
         self._settings = settings
         self._metrics = metrics
+        self._telemetry = Telemetry(metrics)
         self._scripts = Scripts(connect(settings))
         self._bell = connect(settings, blocking_s=BELL_S)
-        self._engine = EngineThread(functools.partial(build_engine, settings), self._on_step)
+        self._engine = EngineThread(functools.partial(build_engine, settings), self._telemetry.on_step)
         self._draining = asyncio.Event()
         self._drain_now = asyncio.Event()
 
@@ -134,8 +102,8 @@ class WorkerService:
         queue = RequestQueue(self._scripts, card.revision, s.retention_s, s.lease_ms)
         stream = TokenStream(self._scripts, card.revision, s.retention_s, s.lease_ms)
         holdings = Holdings(queue, self._engine, lambda: consumer.make_room())
-        publisher = Publisher(stream, self._engine, holdings, identity, self._on_emit, self._obey_drain)
-        consumer = Consumer(queue, self._bell, self._engine, holdings, identity, self._on_delivery)
+        publisher = Publisher(stream, self._engine, holdings, identity, self._telemetry.on_emit, self._obey_drain)
+        consumer = Consumer(queue, self._bell, self._engine, holdings, identity, self._telemetry.on_delivery)
         maintenance = Maintenance(queue, self._engine, holdings, consumer, publisher, identity)
         self._engine.on_outputs = publisher.offer
         info = msgspec.json.encode(self._info(identity[0], card))
@@ -236,28 +204,6 @@ class WorkerService:
             kv_blocks=self._engine.load().kv_blocks_total,
         )
 
-    def _on_delivery(self, delivery: Delivery, request: Request) -> None:
-        kind = "requeued" if delivery.journal.count(b'["v","taken"') > 1 else "new"
-        self._metrics.deliveries.labels(request.model, kind).inc()
-        self._metrics.prompt_tokens.inc(len(request.prompt_ids))
-        log.info("request_taken", extra={"request_id": request.request_id, "kind": kind, "owner": delivery.owner})
-
-    def _on_emit(self, seconds: float, emitted: Emitted, emissions: list[Emission]) -> None:
-        self._metrics.emit_duration.observe(seconds)
-        self._metrics.fenced.inc(len(emitted.fenced))
-        if emitted.is_published:
-            self._metrics.generation_tokens.inc(sum(emission.num_tokens for emission in emissions))
-
-    def _on_step(self, seconds: float, engine_load: EngineLoad) -> None:
-        m = self._metrics
-        m.step_duration.observe(seconds)
-        m.requests_running.set(engine_load.num_running)
-        m.requests_waiting.set(engine_load.num_waiting)
-        m.kv_blocks.labels("used").set(engine_load.kv_blocks_used)
-        m.kv_blocks.labels("free").set(engine_load.kv_blocks_total - engine_load.kv_blocks_used)
-        m.kv_cache_usage.set(engine_load.kv_blocks_used / max(1, engine_load.kv_blocks_total))
-        m.preemptions.set(engine_load.preemptions)
-
 
 async def serve(settings: WorkerSettings) -> None:
     metrics = WorkerMetrics(CollectorRegistry())
@@ -278,7 +224,8 @@ def main() -> None:
         configure_logging("worker", f"{socket.gethostname()}-{os.getpid()}", settings.log_level)
         uvloop.run(serve(settings))
     except ConfigurationError as error:
-        sys.exit(f"headrace worker: {error.message}")
+        print(f"headrace worker: {error.message}", file=sys.stderr)
+        sys.exit(2)
     except HeadraceError:
         log.exception("worker_failed")
         sys.exit(1)

@@ -13,6 +13,7 @@ import typer
 from deploy.operator import tables
 from deploy.operator.session import AsJson, By, Redis, Why, answer, ask, who
 from shared.operations import reports
+from shared.operations.reports import Report
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Dead letters: list, show, retry, drop.")
 
@@ -37,9 +38,20 @@ def show(request_id: RequestId, redis: Redis = None, as_json: AsJson = False) ->
 
 
 @app.command()
-def retry(request_id: RequestId, by: By = None, redis: Redis = None, as_json: AsJson = False) -> None:
+def retry(
+    which: Annotated[str, typer.Argument(help="The dead request's id; with --all a model, none: all models.")] = "",
+    retries_all: Annotated[bool, typer.Option("--all", help="All letters, the oldest first.")] = False,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="With --all: at most so many.")] = 1000,
+    by: By = None,
+    redis: Redis = None,
+    as_json: AsJson = False,
+) -> None:
     """Run it again under a new id, once however often this is repeated; the letter goes."""
-    report = ask(redis, lambda desk: reports.retry(desk, request_id, who(by)))
+    if retries_all:
+        return _retry_all(ask(redis, lambda desk: reports.retry_all(desk, which, who(by), count)), as_json=as_json)
+    if not which:
+        raise typer.BadParameter("name a dead request, or say --all", param_hint="WHICH")
+    report = ask(redis, lambda desk: reports.retry(desk, which, who(by)))
     answer(report, lambda done: [f"{done.request_id} runs again as {done.retried_as}"], as_json=as_json)
 
 
@@ -48,3 +60,10 @@ def drop(request_id: RequestId, why: Why = "", by: By = None, redis: Redis = Non
     """Throw the letter away, with what was asked."""
     report = ask(redis, lambda desk: reports.drop(desk, request_id, who(by), why))
     answer(report, lambda done: [f"{done.request_id} is dropped"], as_json=as_json)
+
+
+def _retry_all(report: Report[reports.AllRetried], *, as_json: bool) -> None:
+    """Exit 1 when some could not be, or the queue had no room for all."""
+    answer(report, tables.all_retried, as_json=as_json)
+    if report.data.failed or report.data.stopped:
+        raise typer.Exit(1)

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from shared.operations.dead_letters import Letter
 from shared.operations.overview import Flow, Overview
-from shared.operations.reports import DeadRequest, Fleet, Held, Ledger
+from shared.operations.reports import AllRetried, DeadRequest, Fleet, Held, Ledger
 from shared.operations.timeline import Step, Timeline
 from shared.registry import WorkerRow
 
@@ -122,6 +122,13 @@ def letters(found: Sequence[Letter]) -> list[str]:
 def dead_request(found: DeadRequest) -> list[str]:
     asked = ", ".join(f"{name} {clean(str(value))}" for name, value in found.params.items())
     return [*letters([found.letter]), f"  prompt of {found.prompt_tokens} tokens; {asked}", *request(found.timeline)]
+
+
+def all_retried(done: AllRetried) -> list[str]:
+    lines = [f"{row.request_id} runs again as {row.retried_as}" for row in done.retried]
+    lines += [f"{request_id} cannot: {clean(why)}" for request_id, why in done.failed.items()]
+    stopped = f"; stopped: {clean(done.stopped)}" if done.stopped else ""
+    return [*lines, f"{len(done.retried)} run again, {done.left} letters are left{stopped}"]
 
 
 def ledgers(found: Sequence[Ledger]) -> list[str]:

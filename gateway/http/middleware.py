@@ -2,24 +2,27 @@
 
 Plain ASGI because a wrapper that buffers or owns a task breaks streams and hides a client's leaving.
 
-    RequestContext   x-request-id on every response; an exception before the response began becomes a 500
+    RequestContext   x-request-id on every response; an exception before the response began becomes a 500, being
+                     cancelled, as what outlasts a drain is, a 503
     BodyLimit        more than max_body_bytes, announced or counted, is a 413
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.http.connection import ClientLeft
 from gateway.http.errors import error_response, internal_error
 from gateway.openai.identity import new_request_id
-from shared.errors import BodyTooLarge
+from shared.errors import BodyTooLarge, Unavailable
 
 logger = logging.getLogger(__name__)
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -66,11 +69,19 @@ class RequestContext:
             await self.app(scope, receive, send_with_id)
         except (ClientLeft, ClientDisconnect):
             logger.info("client_left", extra={"request_id": request_id})
-        except Exception:
-            logger.exception("request_crashed", extra={"request_id": request_id, "path": scope["path"]})
+        except (Exception, asyncio.CancelledError) as error:
+            reply = _last_reply(error, request_id, scope["path"])
             if started:
                 raise  # the server drops the connection: a clean end would read as success
-            await internal_error(request_id)(scope, receive, send_with_id)
+            await reply(scope, receive, send_with_id)
+
+
+def _last_reply(error: BaseException, request_id: str, path: str) -> Response:
+    """For what no handler answered; our faults are logged."""
+    if isinstance(error, asyncio.CancelledError):
+        return error_response(Unavailable("this gateway is being stopped"))
+    logger.exception("request_crashed", extra={"request_id": request_id, "path": path})
+    return internal_error(request_id)
 
 
 def _client_id(headers: Headers) -> str | None:

@@ -1,7 +1,8 @@
 """Bytes of a request body -> a JSON object without nulls, or InvalidRequest.
 
 Strict JSON: UTF-8, no NaN, bounded nesting. `null` means "not given" wherever it is a value of an object, so
-it is dropped here, once, at every depth; inside arrays it stays, and is refused by the models.
+it is dropped here, once, at every depth; inside arrays it stays, and is refused by the models. A JSON schema is left
+whole: there it is a value (`"const": null`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import orjson
 from shared.errors import InvalidRequest
 
 MAX_NESTING = 64
+_SCHEMAS = frozenset({"schema", "json", "guided_json"})
 
 
 def json_object(raw: bytes) -> dict[str, Any]:
@@ -26,15 +28,19 @@ def json_object(raw: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", _given(value, 1))
 
 
-def _given(value: Any, depth: int) -> Any:
+def _given(value: Any, depth: int, *, is_whole: bool = False) -> Any:
     if not isinstance(value, dict | list):
         return value
     if depth > MAX_NESTING:
         raise InvalidRequest(f"the body is nested more than {MAX_NESTING} levels deep")
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value).items()
-        return {name: _given(item, depth + 1) for name, item in items if item is not None}
+        return {
+            name: _given(item, depth + 1, is_whole=is_whole or name in _SCHEMAS)
+            for name, item in items
+            if item is not None or is_whole
+        }
     elements = cast("list[Any]", value)
     if all(type(element) is int for element in elements):  # a long list of token ids is passed as it is
         return elements
-    return [_given(element, depth + 1) for element in elements]
+    return [_given(element, depth + 1, is_whole=is_whole) for element in elements]

@@ -1,7 +1,7 @@
 """Journal frames -> the chunks of a stream: a pure object per request, a fixed list of payloads per frame.
 
     tokens      role chunk (chat, first of the choice), then a content chunk unless the text is empty
-    choice end  role chunk if none yet, then the finish chunk: exactly one per choice
+    choice end  role chunk if none yet, then the finish chunk: exactly one per choice; with logprobs not told yet
     end         finished: usage chunk if asked, then [DONE]; anything else sets `failure` and gives nothing
     event       nothing
 
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from gateway.openai.identity import Identity, usage_fields
+from gateway.openai.identity import Identity, Wanted, usage_fields
+from gateway.openai.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsOf
 from gateway.openai.outcome import FINISH_REASONS, failure_of, unfinished
 from shared.errors import RequestFailed
 from shared.schemas import ChoiceEndFrame, EndFrame, EventFrame, Frame, Outcome, TokensFrame, Usage
@@ -43,6 +44,7 @@ class ChunkShape:
     before_text: bytes
     after_text: bytes
     finish: bytes
+    logprobs: type[ChatLogprobs] | type[CompletionLogprobs]
 
 
 CHAT_CHUNKS = ChunkShape(
@@ -50,16 +52,18 @@ CHAT_CHUNKS = ChunkShape(
     object="chat.completion.chunk",
     role=b',"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]',
     before_text=b',"delta":{"content":',
-    after_text=b'},"logprobs":null,"finish_reason":null}]',
-    finish=b',"delta":{},"logprobs":null,"finish_reason":',
+    after_text=b'},"logprobs":',
+    finish=b',"delta":{},"logprobs":',
+    logprobs=ChatLogprobs,
 )
 COMPLETION_CHUNKS = ChunkShape(
     prefix="cmpl-",
     object="text_completion",
     role=b"",
     before_text=b',"text":',
-    after_text=b',"logprobs":null,"finish_reason":null}]',
-    finish=b',"text":"","logprobs":null,"finish_reason":',
+    after_text=b',"logprobs":',
+    finish=b',"text":"","logprobs":',
+    logprobs=CompletionLogprobs,
 )
 
 
@@ -69,7 +73,8 @@ class ChunkStream:
     `failure` is the typed error of a stream that ended without an answer: its error frame is the caller's.
     """
 
-    def __init__(self, shape: ChunkShape, identity: Identity, *, n: int, include_usage: bool) -> None:
+    def __init__(self, shape: ChunkShape, identity: Identity, wanted: Wanted) -> None:
+        n, include_usage, token_bytes = wanted.n, wanted.include_usage, wanted.token_bytes
         self.is_done = False
         self.failure: RequestFailed | None = None
         self._shape = shape
@@ -79,7 +84,8 @@ class ChunkStream:
         self._opened = [not shape.role] * n
         self._finished = [False] * n
         self._before = [b'%b"choices":[{"index":%d%b' % (self._head, index, shape.before_text) for index in range(n)]
-        self._after = shape.after_text + self._tail
+        self._after = b'%bnull,"finish_reason":null}]%b' % (shape.after_text, self._tail)
+        self._logprobs = [LogprobsOf(shape.logprobs, token_bytes) for _ in range(n)] if token_bytes else []
 
     def convert(self, frame: Frame) -> list[bytes]:
         """Payloads of one frame."""
@@ -87,9 +93,11 @@ class ChunkStream:
             return []
         match frame:
             case TokensFrame(choice=index, text=text):
+                if self._logprobs:
+                    self._logprobs[index].add(frame)
                 chunks = self._role(index)
                 if text:
-                    chunks.append(self._before[index] + json_text(text) + self._after)
+                    chunks.append(self._before[index] + json_text(text) + self._after_text(index))
                 return chunks
             case ChoiceEndFrame(choice=index, finish_reason=reason):
                 return [*self._role(index), *self._finish(index, reason)]
@@ -97,6 +105,20 @@ class ChunkStream:
                 return self._end(frame)
             case EventFrame():
                 return []
+
+    def _after_text(self, index: int) -> bytes:
+        if not self._logprobs:
+            return self._after
+        return b'%b%b,"finish_reason":null}]%b' % (self._shape.after_text, self._told(index), self._tail)
+
+    def _told(self, index: int) -> bytes:
+        """Logprobs of the tokens since the last chunk that had some."""
+        if not self._logprobs or not self._logprobs[index].is_owed:
+            return b"null"
+        encoded = orjson.dumps(self._logprobs[index].take())
+        for line_end, escape in _LINE_ENDS:
+            encoded = encoded.replace(line_end, escape)
+        return encoded
 
     def _chunk(self, index: int, rest: bytes) -> bytes:
         return b'%b"choices":[{"index":%d%b%b' % (self._head, index, rest, self._tail)
@@ -113,7 +135,8 @@ class ChunkStream:
         if reason not in FINISH_REASONS:
             return self._fail(unfinished(index))
         self._finished[index] = True
-        return [self._chunk(index, b'%b"%b"}]' % (self._shape.finish, reason.encode()))]
+        rest = b'%b%b,"finish_reason":"%b"}]' % (self._shape.finish, self._told(index), reason.encode())
+        return [self._chunk(index, rest)]
 
     def _end(self, end: EndFrame) -> list[bytes]:
         if end.outcome is not Outcome.FINISHED:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.openai.allowance import Size, check_allowed, longest_answer
+from gateway.openai.constraints import constraint_of
 from gateway.openai.protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from shared.access.entries import ANONYMOUS, Tenant
 from shared.errors import ContextLengthExceeded, InvalidRequest
@@ -90,6 +91,10 @@ def _request(body: GenerationRequest, target: Target, prompt_ids: Sequence[int],
     if body.n > target.max_choices:
         raise InvalidRequest(f"n: must be at most {target.max_choices}", param="n")
     _check_ids(body.stop_token_ids, target.card.vocab_size, "stop_token_ids")
+    biases = [(int(token_id), bias) for token_id, bias in body.logit_bias.items()]
+    _check_ids([token_id for token_id, _ in biases], target.card.vocab_size, "logit_bias")
+    if body.min_tokens > max_tokens:
+        raise InvalidRequest(f"min_tokens: must be at most max_tokens, which is {max_tokens}", param="min_tokens")
     params = SamplingParams(
         max_tokens=max_tokens,
         seed=secrets.randbits(DRAWN_SEED_BITS) if body.seed is None else body.seed & SEED_MASK,
@@ -100,6 +105,14 @@ def _request(body: GenerationRequest, target: Target, prompt_ids: Sequence[int],
         stop=tuple(body.stop),
         stop_token_ids=tuple(body.stop_token_ids),
         ignore_eos=body.ignore_eos,
+        min_p=body.min_p,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        repetition_penalty=body.repetition_penalty,
+        logit_bias=tuple(biases),
+        min_tokens=body.min_tokens,
+        logprobs=body.num_logprobs,
+        constraint=constraint_of(body),
     )
     return Request(
         request_id=target.request_id, model=target.card.revision, prompt_ids=tuple(prompt_ids), params=params,

@@ -16,15 +16,6 @@ from shared.errors import UnsupportedParameter
 # Neutral values: what a client may send of a refused field, because it asks for nothing.
 NEVER: tuple[Any, ...] = ()
 _COMMON: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": ({},),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "regex": NEVER,
-    "grammar": NEVER,
-    "choice": NEVER,
     "return_token_ids": (False,),
     "continuous_usage_stats": (False,),
     "echo": (False,),
@@ -36,9 +27,6 @@ UNSUPPORTED_IN_CHAT: dict[str, tuple[Any, ...]] = _COMMON | {
     "tool_choice": ("none",),
     "functions": NEVER,
     "function_call": ("none",),
-    "response_format": ({"type": "text"},),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "modalities": (["text"],),
     "audio": NEVER,
     "web_search_options": NEVER,
@@ -48,7 +36,7 @@ UNSUPPORTED_IN_CHAT: dict[str, tuple[Any, ...]] = _COMMON | {
     "continue_final_message": (False,),
 }
 
-UNSUPPORTED_IN_COMPLETIONS: dict[str, tuple[Any, ...]] = _COMMON | {"logprobs": NEVER, "suffix": ("",)}
+UNSUPPORTED_IN_COMPLETIONS: dict[str, tuple[Any, ...]] = _COMMON | {"suffix": ("",)}
 
 HARMLESS = frozenset(
     {

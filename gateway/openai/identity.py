@@ -1,4 +1,4 @@
-"""Who an answer is: the fields every chunk and every body of one request share.
+"""Who an answer is, and what of it is shown: what every chunk and every body of one request share.
 
 A request id begins with its time, so `created` follows from it and any gateway that takes a stream over
 derives the same answer from the id and the journal alone.
@@ -12,6 +12,7 @@ import secrets
 import time
 from dataclasses import dataclass
 
+from gateway.openai.logprobs import TokenBytes
 from shared.schemas import ModelCard, Usage
 
 _TIME_DIGITS = 12
@@ -34,6 +35,15 @@ class Identity:
     model: str
     system_fingerprint: str
     service_tier: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a client asked to see: `n` choices; `token_bytes` names tokens where it asked for logprobs."""
+
+    n: int = 1
+    include_usage: bool = False
+    token_bytes: TokenBytes | None = None
 
 
 def identity_of(request_id: str, card: ModelCard) -> Identity:

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gateway.openai.body import json_object
+from gateway.openai.constraints import ConstrainedRequest
 from gateway.openai.fields import UNSUPPORTED_IN_CHAT, UNSUPPORTED_IN_COMPLETIONS, honoured_fields
 from gateway.openai.messages import MAX_MESSAGES, ChatMessage, StrictModel
 from shared.errors import InvalidRequest, UnsupportedParameter
@@ -21,6 +22,8 @@ from shared.schemas import ServiceClass
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 128
+MAX_LOGIT_BIASES = 1024
+MAX_TOP_LOGPROBS = 20
 MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
 MAX_FAULTS = 10
 MAX_FAULT_CHARS = 200
@@ -33,6 +36,8 @@ def _as_list(value: Any) -> Any:
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 TokenId = Annotated[int, Field(ge=0)]
+TokenKey = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class StreamOptions(StrictModel):
@@ -40,7 +45,7 @@ class StreamOptions(StrictModel):
     include_obfuscation: bool = False  # harmless: there is nothing to obfuscate
 
 
-class GenerationRequest(StrictModel):
+class GenerationRequest(ConstrainedRequest):
     """What both endpoints have. `None` and absent are the same."""
 
     model: str = Field(min_length=1, max_length=256)
@@ -48,17 +53,28 @@ class GenerationRequest(StrictModel):
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=1.0, ge=0, le=1)
     top_k: int = Field(default=0, ge=-1, le=2**31 - 1)
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    repetition_penalty: float = Field(default=1.0, gt=0, le=10)
+    logit_bias: dict[TokenKey, Bias] = Field(default_factory=dict[TokenKey, Bias], max_length=MAX_LOGIT_BIASES)
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
     stop: Annotated[list[StopString], BeforeValidator(_as_list)] = Field(
         default_factory=list[StopString], max_length=MAX_STOPS
     )
     stop_token_ids: list[TokenId] = Field(default_factory=list[TokenId], max_length=MAX_STOP_TOKEN_IDS)
+    min_tokens: int = Field(default=0, ge=0)
     ignore_eos: bool = False
     n: int = Field(default=1, ge=1, le=128)
     stream: bool = False
     stream_options: StreamOptions | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] = "auto"
     deadline_ms: int | None = Field(default=None, ge=1, le=MAX_DEADLINE_MS)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many likeliest tokens to tell beside each of the answer; None: not even those."""
+        raise NotImplementedError
 
     @property
     def service_class(self) -> ServiceClass:
@@ -79,12 +95,24 @@ class GenerationRequest(StrictModel):
 class ChatCompletionRequest(GenerationRequest):
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: bool = False
+    top_logprobs: int = Field(default=0, ge=0, le=MAX_TOP_LOGPROBS)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.top_logprobs if self.logprobs else None
 
     @model_validator(mode="after")
     def _one_limit(self) -> ChatCompletionRequest:
         both = self.max_tokens is not None and self.max_completion_tokens is not None
         if both and self.max_tokens != self.max_completion_tokens:
             raise PydanticCustomError("at_max_tokens", "must equal max_completion_tokens when both are given")
+        return self
+
+    @model_validator(mode="after")
+    def _rivals_of_something(self) -> ChatCompletionRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise PydanticCustomError("at_top_logprobs", "is only allowed when logprobs is true")
         return self
 
 
@@ -104,6 +132,11 @@ def _one_prompt(value: Any) -> Any:
 
 class CompletionRequest(GenerationRequest):
     prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)] = Field(min_length=1)
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
 
 
 Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest)

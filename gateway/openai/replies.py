@@ -12,9 +12,10 @@ from typing import Any
 
 import orjson
 
-from gateway.openai.identity import Identity, usage_fields
+from gateway.openai.identity import Identity, Wanted, usage_fields
+from gateway.openai.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsOf
 from gateway.openai.outcome import FINISH_REASONS, failure_of, unfinished
-from shared.schemas import EndFrame, Frame, Outcome, Usage, prefixes_of
+from shared.schemas import EndFrame, Frame, Outcome, TokensFrame, Usage, prefixes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,24 +25,26 @@ class ReplyShape:
     prefix: str
     object: str
     text_fields: Callable[[str], dict[str, Any]]
+    logprobs: type[ChatLogprobs] | type[CompletionLogprobs]
 
 
 CHAT_REPLY = ReplyShape(
     "chatcmpl-",
     "chat.completion",
     lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
+    ChatLogprobs,
 )
-COMPLETION_REPLY = ReplyShape("cmpl-", "text_completion", lambda text: {"text": text})
+COMPLETION_REPLY = ReplyShape("cmpl-", "text_completion", lambda text: {"text": text}, CompletionLogprobs)
 
 
 class Reply:
     """Collects frames until the end; `body` may be asked for once `is_done`."""
 
-    def __init__(self, shape: ReplyShape, identity: Identity, *, n: int) -> None:
+    def __init__(self, shape: ReplyShape, identity: Identity, wanted: Wanted) -> None:
         self.is_done = False
         self._shape = shape
         self._identity = identity
-        self._n = n
+        self._wanted = wanted
         self._frames: list[Frame] = []
         self._usage = Usage(0, 0)
 
@@ -59,10 +62,10 @@ class Reply:
     def body(self) -> bytes:
         """Raises RequestFailed when a choice has no finish reason."""
         choices: list[dict[str, Any]] = []
-        for index, prefix in enumerate(prefixes_of(self._frames, self._n)):
+        for index, prefix in enumerate(prefixes_of(self._frames, self._wanted.n)):
             if prefix.finish_reason not in FINISH_REASONS:
                 raise unfinished(index)
-            end = {"logprobs": None, "finish_reason": prefix.finish_reason}
+            end = {"logprobs": self._logprobs(index), "finish_reason": prefix.finish_reason}
             choices.append({"index": index, **self._shape.text_fields(prefix.text), **end})
         identity = self._identity
         return orjson.dumps(
@@ -77,3 +80,12 @@ class Reply:
                 "usage": usage_fields(self._usage),
             }
         )
+
+    def _logprobs(self, index: int) -> dict[str, Any] | None:
+        if self._wanted.token_bytes is None:
+            return None
+        logprobs = LogprobsOf(self._shape.logprobs, self._wanted.token_bytes)
+        for frame in self._frames:
+            if isinstance(frame, TokensFrame) and frame.choice == index:
+                logprobs.add(frame)
+        return logprobs.take()

@@ -11,7 +11,8 @@ from typing import Literal
 import msgspec
 
 from gateway.openai.chunks import CHAT_CHUNKS, COMPLETION_CHUNKS, ChunkStream
-from gateway.openai.identity import Identity, created_s, fingerprint_of
+from gateway.openai.identity import Identity, Wanted, created_s, fingerprint_of
+from gateway.openai.logprobs import TokenBytes
 from gateway.openai.replies import CHAT_REPLY, COMPLETION_REPLY, Reply
 
 Endpoint = Literal["chat", "completion"]
@@ -20,20 +21,25 @@ _REPLIES = {"chat": CHAT_REPLY, "completion": COMPLETION_REPLY}
 
 
 class View(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """`model` is the public name the client asked for."""
+    """`model` is the public name the client asked for. With `logprobs`, a `token_bytes` must be given to the rest."""
 
     endpoint: Endpoint
     model: str
     n: int = 1
     include_usage: bool = False
     service_tier: str = "default"
+    logprobs: bool = False
 
-    def chunks(self, request_id: str, revision: str) -> ChunkStream:
+    def chunks(self, request_id: str, revision: str, token_bytes: TokenBytes | None = None) -> ChunkStream:
         identity = self._identity(request_id, revision)
-        return ChunkStream(_CHUNKS[self.endpoint], identity, n=self.n, include_usage=self.include_usage)
+        return ChunkStream(_CHUNKS[self.endpoint], identity, self._wanted(token_bytes))
 
-    def reply(self, request_id: str, revision: str) -> Reply:
-        return Reply(_REPLIES[self.endpoint], self._identity(request_id, revision), n=self.n)
+    def reply(self, request_id: str, revision: str, token_bytes: TokenBytes | None = None) -> Reply:
+        identity = self._identity(request_id, revision)
+        return Reply(_REPLIES[self.endpoint], identity, self._wanted(token_bytes))
+
+    def _wanted(self, token_bytes: TokenBytes | None) -> Wanted:
+        return Wanted(self.n, self.include_usage, token_bytes if self.logprobs else None)
 
     def _identity(self, request_id: str, revision: str) -> Identity:
         created = created_s(request_id)

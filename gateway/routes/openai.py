@@ -20,6 +20,7 @@ from gateway.dispatch import Placed
 from gateway.http.connection import while_connected
 from gateway.http.options import AdmissionOptions, admission_options, digest_of
 from gateway.http.sse import EventStream
+from gateway.openai.chunks import ChunkStream
 from gateway.openai.convert import Target, chat_request, completion_request
 from gateway.openai.protocol import (
     ChatCompletionRequest,
@@ -28,6 +29,7 @@ from gateway.openai.protocol import (
     parse_chat,
     parse_completion,
 )
+from gateway.openai.replies import Reply
 from gateway.openai.view import Endpoint, View, encode_view
 from gateway.routes.delivery import QueuePosition, opened_events, plain_body
 from gateway.routes.documentation import body_schema
@@ -90,17 +92,20 @@ async def _generate(
     tokenizer = await services.catalogue.tokenizer(card)
     target = Target(http.state.request_id, card, tokenizer, services.settings.max_choices, tenant)
     size_bytes = len(await http.body())
-    request = await services.text_pool.run(size_bytes, partial(to_request, target))
+    request = await services.text_pool.run(size_bytes, partial(to_request, target), is_heavy=body.is_constrained)
     view = View(
         endpoint=endpoint, model=card.name, n=body.n, include_usage=body.include_usage,
-        service_tier=body.service_class.value,
+        service_tier=body.service_class.value, logprobs=body.num_logprobs is not None,
     )  # fmt: skip
     digest = digest_of(endpoint, await http.body()) if options.key_hash else ""
     placed = await submit(http, services, request, replace(options, body_digest=digest, view=encode_view(view)))
     http.state.reply_headers["x-request-id"] = placed.request_id
     if placed.durability is not None:
         http.state.reply_headers[DURABILITY_HEADER] = placed.durability
-    return await (_stream(services, view, placed) if body.stream else _plain(http, services, view, placed))
+    if body.stream:
+        chunks = view.chunks(placed.request_id, placed.model, tokenizer.token_bytes)
+        return await _stream(services, chunks, placed)
+    return await _plain(http, services, view.reply(placed.request_id, placed.model, tokenizer.token_bytes), placed)
 
 
 def _options(http: HttpRequest, services: Services, body: GenerationRequest) -> AdmissionOptions:
@@ -110,9 +115,8 @@ def _options(http: HttpRequest, services: Services, body: GenerationRequest) -> 
     return replace(options, deadline_ms=min(deadlines, default=0))
 
 
-async def _stream(services: Services, view: View, placed: Placed) -> Response:
+async def _stream(services: Services, chunks: ChunkStream, placed: Placed) -> Response:
     settings, dispatcher = services.settings, services.dispatcher
-    chunks = view.chunks(placed.request_id, placed.model)
     position = QueuePosition(dispatcher, placed.request_id)
     events = await opened_events(dispatcher, placed.request_id, chunks, opening=position.opening(placed.place))
     return EventStream(
@@ -120,8 +124,7 @@ async def _stream(services: Services, view: View, placed: Placed) -> Response:
     )
 
 
-async def _plain(http: HttpRequest, services: Services, view: View, placed: Placed) -> Response:
-    reply = view.reply(placed.request_id, placed.model)
+async def _plain(http: HttpRequest, services: Services, reply: Reply, placed: Placed) -> Response:
     work = plain_body(services.dispatcher, placed.request_id, reply)
     body = await while_connected(http.receive, work)
     headers = place_headers(placed.place) | await _facts(services, placed)

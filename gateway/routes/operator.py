@@ -120,6 +120,12 @@ async def retry(operator: OperatorDep, request_id: str) -> Response:
     return _answer(await reports.retry(operator.desk, request_id, operator.by))
 
 
+@router.post("/dead/retry")
+async def retry_all(operator: OperatorDep, model: str = "", count: Count = 1000) -> Response:
+    """The oldest letters first, as many as the queue has room for; `stopped` says why there were no more."""
+    return _answer(await reports.retry_all(operator.desk, model, operator.by, count))
+
+
 @router.delete("/dead/{request_id}")
 async def drop(operator: OperatorDep, request_id: str, why: Why = "") -> Response:
     return _answer(await reports.drop(operator.desk, request_id, operator.by, why))

@@ -56,7 +56,10 @@ async def request_events(
     if view is None:
         raise RequestNotFound(f"request {request_id} has no stream")
     placed = await dispatcher.join(found.record.request_id, tenant.name)
-    chunks = view.chunks(placed.request_id, placed.model)
+    token_bytes = None
+    if view.logprobs:
+        token_bytes = (await services.catalogue.tokenizer(services.catalogue.find(placed.model))).token_bytes
+    chunks = view.chunks(placed.request_id, placed.model, token_bytes)
     events = await opened_events(dispatcher, placed.request_id, chunks, to_event=Numbers(after).event)
     comment = QueuePosition(dispatcher, placed.request_id, end=b"\n")
     return EventStream(

@@ -26,7 +26,8 @@ _BROKEN = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
 class Answer:
     """What came. `end` is finished, refused, unanswered, broken, left, hung, or error:<code>; '' while it runs.
 
-    `pauses` are (began, ended, in monotonic seconds) longer than PAUSE_S, the wait for the first event among them.
+    `pauses` are (began, ended, in monotonic seconds) longer than PAUSE_S, the wait for the first event among them; an
+    answer in one piece has none.
     """
 
     question: Question
@@ -40,6 +41,7 @@ class Answer:
     num_finished_choices: int = 0
     pauses: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     last_event_at: float = field(default_factory=time.monotonic)
+    first_text_at: float = 0.0
     has_text: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -67,9 +69,15 @@ class Answer:
             return self.question.n * self.question.max_tokens
         return sum(num_words(text) for text in self.texts)
 
+    def is_flowing(self) -> bool:
+        """Something came within PAUSE_S, or it ended well; of an answer in one piece nothing is known before."""
+        if self.end:
+            return self.end in ("finished", "left")
+        return not self.is_streamed or time.monotonic() - self.last_event_at <= PAUSE_S
+
     def note_event(self) -> None:
         now = time.monotonic()
-        if now - self.last_event_at > PAUSE_S:
+        if self.is_streamed and now - self.last_event_at > PAUSE_S:
             self.pauses.append((self.last_event_at, now))
         self.last_event_at = now
 
@@ -151,7 +159,8 @@ def _take_event(answer: Answer, event: dict[str, Any]) -> None:
         return
     for choice in event["choices"]:
         answer.texts[choice["index"]] += choice["text"]
-        if choice["text"]:
+        if choice["text"] and not answer.has_text.is_set():
+            answer.first_text_at = time.monotonic()
             answer.has_text.set()
         answer.num_finished_choices += choice["finish_reason"] is not None
 
@@ -169,8 +178,11 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]
 
 
 async def _error_code(reader: asyncio.StreamReader, headers: dict[str, str]) -> str:
-    body = orjson.loads(await _read_whole(reader, headers))
-    return str(body.get("error", {}).get("code"))
+    body = await _read_whole(reader, headers)
+    try:
+        return str(orjson.loads(body)["error"]["code"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return f"not ours: {body[:80]!r}"
 
 
 async def _read_whole(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:

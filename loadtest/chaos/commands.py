@@ -17,11 +17,17 @@ def chaos(
     backend: Literal["simulated", "native"] = "simulated",
     clients: Annotated[int, typer.Option(min=0, max=500, help="Streams at once. [40, with a real model 4]")] = 0,
     interval_s: Annotated[float, typer.Option(min=0, help="Mean time between faults. [4, real model 15]")] = 0.0,
+    alone: Annotated[
+        bool | None, typer.Option(help="Before those minutes each kind of fault alone. [yes, real model no]")
+    ] = None,
 ) -> None:
     """Break a whole deployment for so many minutes, under load, and check every byte. Exit code 1: a promise broke."""
     changes: dict[str, object] = {"num_clients": clients, "interval_s": interval_s}
     make = native if backend == "native" else simulated
-    plan = make(seed, minutes * 60, **{name: value for name, value in changes.items() if value})
+    changes = {name: value for name, value in changes.items() if value}
+    if alone is not None:
+        changes["is_alone_first"] = alone
+    plan = make(seed, minutes * 60, **changes)
     report = asyncio.run(Storm(plan, typer.echo).run())
     for line in report.lines():
         typer.echo(line)

@@ -37,7 +37,8 @@ class Strike(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Drill(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`ends` are how a stream may end, at least one as the first says. `held` processes are down from before the load
-    until the streams have ended; `leavers` leave once they have text; `joiners` follow a stream on another gateway.
+    until the streams have ended, and so is the model `paused`; `leavers` leave once they have text; `joiners` follow a
+    stream on another gateway. `waiting` more streams begin in the fault, a model_pause, and must wait until it is over.
     `poison` is how the requests with the most tokens must end, and no other may. `rearm`: what is started again has
     its failpoints again.
     """
@@ -52,6 +53,8 @@ class Drill(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     failpoints: dict[str, str] = {}
     strikes: list[Strike] = []
     held: list[str] = []
+    paused: bool = False
+    waiting: int = 0
     leavers: int = 0
     joiners: bool = False
     poison: str = ""
@@ -91,6 +94,8 @@ class Run:
         self._questions = SimulatedQuestions(self._rng, self._drill.max_tokens)
         self._broken: list[str] = []
         self._faults: list[str] = []
+        self._answers: list[Answer] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> Outcome:
         drill = self._drill
@@ -113,28 +118,40 @@ class Run:
         for name in self._drill.held:
             fleet.hold(name)
             fleet.kill(name)
+        if self._drill.paused:
+            async with fleet.desk() as desk:
+                await desk.pause("", by="drill", why=self._drill.failure)
         supervisor = asyncio.create_task(fleet.supervise())
         self._can_resume = await resumes(fleet.base_urls[0])
-        answers, tasks = await self._steady(fleet)
+        await self._steady(fleet)
         await self._strike(fleet)
-        await self._until_ended(tasks)
-        self._judge(answers)
+        await self._until_ended(self._tasks)
+        self._judge(self._answers)
         fleet.heal()
+        async with fleet.desk() as desk:
+            await desk.resume("", by="drill")
         again = await self._once_more(fleet)
-        accepted = [answer.request_id for answer in (*answers, *again) if answer.is_accepted]
+        accepted = [answer.request_id for answer in (*self._answers, *again) if answer.is_accepted]
         rest = await come_to_rest(fleet, accepted, _REST_S)
         supervisor.cancel()
         self._judge_rest(fleet, rest, len(accepted))
-        pauses = [ended - began for answer in answers for began, ended in answer.pauses]
+        pauses = [ended - began for answer in self._answers for began, ended in answer.pauses]
         return Outcome(
             self._name, self._drill, time.monotonic() - started, max(pauses, default=0.0),
-            [answer.end for answer in answers], [*self._faults, *fleet.struck()], rest, self._broken,
+            [answer.end for answer in self._answers], [*self._faults, *fleet.struck()], rest, self._broken,
         )  # fmt: skip
 
-    async def _steady(self, fleet: Fleet) -> tuple[list[Answer], list[asyncio.Task[None]]]:
+    def _begin(self, fleet: Fleet, num_streams: int) -> list[Answer]:
+        """So many streams more."""
+        answers = [Answer(self._questions.draw()) for _ in range(num_streams)]
+        for answer in answers:
+            self._tasks.append(asyncio.create_task(self._follow(fleet, len(self._tasks), answer)))
+        self._answers += answers
+        return answers
+
+    async def _steady(self, fleet: Fleet) -> None:
         """All streams flow, or have begun to wait where nothing can flow."""
-        answers = [Answer(self._questions.draw()) for _ in range(self._drill.streams)]
-        tasks = [asyncio.create_task(self._follow(fleet, number, answer)) for number, answer in enumerate(answers)]
+        answers = self._begin(fleet, self._drill.streams)
         if self._drill.can_flow:
             flowing = [asyncio.create_task(answer.has_text.wait()) for answer in answers]
             _, late = await asyncio.wait(flowing, timeout=_STEADY_S)
@@ -142,7 +159,6 @@ class Run:
                 task.cancel()
             if late:
                 self._broken.append(f"steady state: {len(late)} streams have no text after {_STEADY_S:.0f} s")
-        return answers, tasks
 
     async def _follow(self, fleet: Fleet, number: int, answer: Answer) -> None:
         port = number % len(fleet.client_ports)
@@ -174,8 +190,14 @@ class Run:
     async def _strike(self, fleet: Fleet) -> None:
         injector = Injector(fleet, self._rng)
         for strike in self._drill.strikes:
-            what = await injector.inject(strike.fault, strike.on)
-            self._faults.append(f"{strike.fault} ({what})")
+            striking = asyncio.create_task(injector.inject(strike.fault, strike.on))
+            if self._drill.waiting:
+                await injector.in_effect.wait()
+            waiting = self._begin(fleet, self._drill.waiting)
+            self._faults.append(f"{strike.fault} ({await striking})")
+            early = [answer for answer in waiting if 0 < answer.first_text_at < injector.over_at]
+            if early:
+                self._broken.append(f"{len(early)} streams did not wait for the end of {strike.fault}")
 
     async def _until_ended(self, tasks: list[asyncio.Task[None]]) -> None:
         _, late = await asyncio.wait(tasks, timeout=_ENDS_S)

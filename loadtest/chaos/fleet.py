@@ -7,18 +7,24 @@ launcher would, and tells deaths that nobody ordered. Ports stay, so that client
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import orjson
 
 from loadtest.proxy import Proxy, ProxyThread
 from loadtest.stack import Stack
+from shared.config import RedisSettings
+from shared.operations.desk import Desk
+from shared.redis_client import Scripts, connect
+from shared.request_queue import Bounds
 
 # Short clocks, so that what takes a lease to find shows in seconds; not so short that two noisy cores look dead.
 CLOCKS: dict[str, object] = {
@@ -113,6 +119,26 @@ class Fleet(Stack):
 
     def let_go(self, name: str) -> None:
         self._held.discard(name)
+
+    async def is_whole(self, client: httpx.AsyncClient) -> bool:
+        """Every process runs and was not told to end, and every gateway sees every worker."""
+        processes = [self.process(name) for name in self.names]
+        if any(process.poll() is not None or process.pid in self._ordered for process in processes):
+            return False
+        ready = f"/health/ready?min_workers={len(self.workers)}"
+        try:
+            return all([(await client.get(url + ready)).is_success for url in self.base_urls])
+        except httpx.HTTPError:
+            return False
+
+    @contextlib.asynccontextmanager
+    async def desk(self) -> AsyncGenerator[Desk]:
+        """An operator's, at the server itself."""
+        scripts = Scripts(connect(RedisSettings(redis_url=self.valkey.url)))
+        try:
+            yield Desk(scripts, RedisSettings(), Bounds(0, 0, 0))
+        finally:
+            await scripts.client.aclose()
 
     def heal(self) -> None:
         """Every proxy carries again, every stopped process goes on, every dead one is started."""

@@ -11,30 +11,38 @@ import contextlib
 import os
 import random
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from loadtest.chaos.fleet import LEASE_S, Fleet
+from shared.redis_client import AWAY
 
 # name -> how often, in parts of all
 WEIGHTS: dict[str, float] = {
     "worker_kill": 5, "workers_kill_all": 1, "worker_stop": 4, "worker_drain": 3, "worker_release": 2,
-    "worker_drain_cut_off": 1, "gateway_kill": 3, "gateway_stop": 2, "worker_and_gateway_kill": 1,
+    "worker_drain_cut_off": 1, "gateway_kill": 3, "gateway_stop": 2, "gateway_drain": 1, "worker_and_gateway_kill": 1,
     "client_cut": 2, "client_slow": 1,
     "redis_cut": 3, "redis_reset": 2, "redis_blackhole": 3, "redis_blackhole_past_lease": 1, "redis_delay": 3,
     "redis_throttle": 1, "subscriber_dropped": 1,
     "redis_kill": 2, "redis_power_loss": 1, "script_flush": 2, "client_kill": 2, "client_pause": 2, "memory_full": 1,
+    "model_pause": 1,
 }  # fmt: skip
 
 
 class Injector:
-    """`kinds` by name. Faults of the server take turns; all others may overlap."""
+    """`kinds` by name. Faults of the server take turns; all others may overlap.
+
+    Of `model_pause`: `in_effect` is set when the model is paused, `over_at` when it is about to be resumed.
+    """
 
     def __init__(self, fleet: Fleet, rng: random.Random) -> None:
         self._fleet = fleet
         self._rng = rng
         self._server = asyncio.Lock()
         self._target = ""
+        self.in_effect = asyncio.Event()
+        self.over_at = 0.0
         self.kinds: dict[str, Callable[[], Awaitable[str]]] = {name: getattr(self, f"_{name}") for name in WEIGHTS}
 
     async def inject(self, kind: str, target: str = "") -> str:
@@ -84,6 +92,11 @@ class Injector:
 
     async def _gateway_stop(self) -> str:
         return await self._stop_past_lease(self._gateway())
+
+    async def _gateway_drain(self) -> str:
+        name = self._gateway()
+        self._fleet.drain(name, is_hurried=False)
+        return name
 
     async def _worker_and_gateway_kill(self) -> str:
         names = self._rng.choice(self._fleet.worker_names), self._gateway()
@@ -172,6 +185,8 @@ class Injector:
         async with self._server:
             num_bytes = self._rng.randint(1, 200_000)
             await asyncio.to_thread(self._restart, num_bytes)
+            # What is lost may be that somebody resumed a model: an operator looks.
+            await self._resume()
         return f"{num_bytes} bytes of its file lost"
 
     async def _script_flush(self) -> str:
@@ -198,6 +213,27 @@ class Injector:
             await asyncio.sleep(self._rng.uniform(1, 3))
             await self._command("CONFIG", "SET", "maxmemory", "0")
         return "for seconds"
+
+    async def _model_pause(self) -> str:
+        """An operator's: what runs goes on, what comes waits."""
+        async with self._server:
+            async with self._fleet.desk() as desk:
+                await desk.pause("", by="storm", why="to see who waits")
+            self.in_effect.set()
+            await asyncio.sleep(LEASE_S * self._rng.uniform(0.8, 1.2))
+            self.over_at = time.monotonic()
+            await self._resume()
+        return "all models"
+
+    async def _resume(self) -> None:
+        """Until it was heard."""
+        while True:
+            try:
+                async with self._fleet.desk() as desk:
+                    await desk.resume("", by="storm")
+                return
+            except AWAY:
+                await asyncio.sleep(0.1)
 
     def _restart(self, num_bytes_lost: int) -> None:
         """Blocking: in a thread."""

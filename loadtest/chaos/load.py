@@ -83,7 +83,11 @@ async def come_back(answer: Answer, ports: Sequence[int], rng: random.Random) ->
 
 @dataclass(slots=True)
 class Load:
-    """`num_clients` at once, until `stop` is set. `can_resume`: the gateways know how to go on with a stream."""
+    """`num_clients` at once, until `stop` is set. `can_resume`: the gateways know how to go on with a stream.
+
+    `now` maps a client to what it asked last. Half of the clients come when `all_come` is set: until then there is
+    room enough that nobody waits for it, also with a worker gone.
+    """
 
     ports: Sequence[int]
     model: str
@@ -93,17 +97,26 @@ class Load:
     can_resume: bool
     tally: Tally = field(default_factory=Tally)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
+    all_come: asyncio.Event = field(default_factory=asyncio.Event)
+    now: dict[int, Answer] = field(default_factory=dict[int, Answer])
 
     async def run(self) -> None:
         """Returns when the last client has its answer."""
         async with asyncio.TaskGroup() as group:
             for number in range(self.num_clients):
-                group.create_task(self._client(random.Random(f"{self.seed}:client{number}")))
+                group.create_task(self._client(number, random.Random(f"{self.seed}:client{number}")))
 
-    async def _client(self, rng: random.Random) -> None:
+    def is_flowing(self) -> bool:
+        """Every client is served."""
+        return all(answer.is_flowing() for answer in self.now.values())
+
+    async def _client(self, number: int, rng: random.Random) -> None:
+        if number >= self.num_clients // 2:
+            await self.all_come.wait()
         while not self.stop.is_set():
             answer = Answer(self.questions.draw(), is_streamed=rng.random() >= _PLAIN)
             answer.gateway = rng.randrange(len(self.ports))
+            self.now[number] = answer
             if answer.is_streamed and rng.random() < _LEAVES:
                 await self._ask_and_leave(answer, rng.randint(0, 30))
             else:

@@ -1,16 +1,18 @@
 """What a storm did and what clients saw of it, as one table, totals, and the list of broken promises.
 
-A pause is put down to the fault that began in it, or shortly before it; with several, to the first; with none, to the
-one that was under way. Where faults overlap this is a guess, and the longest pause of a kind is an upper bound.
+Before the storm each kind of fault strikes alone, and what clients see in its time is its doing: exact, of one strike.
+In the storm a pause is put down to the fault that began in it, or shortly before it; with several, to the first; with
+none, to the one that was under way. Where faults overlap this is a guess, and the longest pause an upper bound.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from loadtest.chaos.books import Rest
+from loadtest.chaos.client import PAUSE_S
 from loadtest.chaos.fleet import Death
 from loadtest.chaos.load import Stumble, Tally
 
@@ -31,9 +33,13 @@ class Injected:
 
 @dataclass(slots=True)
 class Report:
+    """`alone` are the faults before the storm, `injected` those in it; it began at `storm_began` (monotonic)."""
+
     seed: int
     seconds: float
+    alone: list[Injected]
     injected: list[Injected]
+    storm_began: float
     tally: Tally
     rest: Rest
     deaths: list[Death]
@@ -44,6 +50,9 @@ class Report:
     @property
     def num_faults(self) -> int:
         return len(self.injected) + sum(self.struck.values())
+
+    def _stumbles(self, *, in_storm: bool) -> list[Stumble]:
+        return [stumble for stumble in self.tally.stumbles if (stumble.ended >= self.storm_began) is in_storm]
 
     def violations(self) -> list[str]:
         """Promises not kept, in words; empty when all were."""
@@ -70,8 +79,9 @@ class Report:
         return [
             *self._table(),
             "",
-            f"seed {self.seed}, {self.seconds:.0f} s, {self.num_faults} faults"
-            f" ({len(self.injected)} injected, {sum(self.struck.values())} at failpoints)",
+            f"seed {self.seed}, {self.seconds:.0f} s of storm, {self.num_faults} faults"
+            f" ({len(self.injected)} injected, {sum(self.struck.values())} at failpoints)"
+            + (f"; {len(self.alone)} times before it, alone" if self.alone else ""),
             f"clients   {tally.ends.total()} requests: {ends}; {tally.num_resumed} resumed on another gateway"
             + ("" if self.can_resume else " (this gateway cannot resume: a killed one breaks its streams)"),
             f"accepted  {len(tally.accepted)} = settled {rest.num_settled()}{self._lost_ends()} ({states})",
@@ -83,21 +93,22 @@ class Report:
         ]
 
     def _table(self) -> list[str]:
-        causes = blame(self.tally.stumbles, self.injected)
-        counts: dict[str, int] = defaultdict(int)
-        for fault in self.injected:
-            counts[fault.kind] += 1
-        rows = [(kind, counts[kind], causes.get(kind, [])) for kind in sorted(counts)]
-        rows += [(kind, 0, stumbles) for kind, stumbles in causes.items() if kind not in counts]
-        head = f"{'fault':28}{'count':>6}{'longest pause':>15}{'streams paused':>16}{'broken':>8}"
-        lines = [head, "-" * len(head)]
-        for kind, count, stumbles in rows:
-            pauses = [s.ended - s.began for s in stumbles if not s.is_broken]
-            longest = f"{max(pauses):.1f} s" if pauses else "-"
-            broken = sum(s.is_broken for s in stumbles)
-            paused = len({s.request_id for s in stumbles if not s.is_broken})
-            lines.append(f"{kind:28}{count or '':>6}{longest:>15}{paused:>16}{broken:>8}")
-        return lines + [f"{'at ' + kind:28}{number:>6}" for kind, number in sorted(self.struck.items())]
+        alone = attribute(self._stumbles(in_storm=False), self.alone)
+        guessed = blame(self._stumbles(in_storm=True), self.injected)
+        counts = Counter(fault.kind for fault in self.injected)
+        struck = {fault.kind: fault.what for fault in self.alone}
+        kinds = sorted({*counts, *struck, *alone, *guessed})
+        lines = [
+            f"{'':28}{'alone, exact':^20}{'in the storm':^36}",
+            f"{'fault':28}{'longest':>10}{'streams':>10}{'count':>8}{'at most':>10}{'streams':>10}{'broken':>8}"
+            f"  {'struck alone' if struck else ''}",
+        ]
+        lines.append("-" * (len(lines[-1]) + 8))
+        for kind in kinds:
+            row = f"{kind:28}{_seen(alone.get(kind, []), kind in struck)}"
+            row += f"{counts[kind] or '':>8}{_seen(guessed.get(kind, []), kind in counts)}"
+            lines.append(f"{row}{_num_broken(guessed.get(kind, [])):>8}  {struck.get(kind, '')}".rstrip())
+        return lines + [f"{'at ' + kind:28}{'':20}{number:>8}" for kind, number in sorted(self.struck.items())]
 
     def _lost_ends(self) -> str:
         if not self.rest.gone:
@@ -105,7 +116,7 @@ class Report:
         return f" + {len(self.rest.gone)} that ended and went with the lost end of the file"
 
     def _has(self, *kinds: str) -> bool:
-        return any(fault.kind in kinds for fault in self.injected)
+        return any(fault.kind in kinds for fault in (*self.alone, *self.injected))
 
     def _unexcused(self) -> dict[str, int]:
         """Ends that no accepted request may have come to."""
@@ -123,6 +134,31 @@ class Report:
             answered = ("finished", "left", "broken", *_EXCUSED_BY_POWER_LOSS)
             unsettled -= sum(self.tally.accepted[request_id] in answered for request_id in self.rest.gone)
         return unsettled
+
+
+def _seen(stumbles: Sequence[Stumble], has_struck: bool) -> str:
+    """The longest pause and the number of streams that paused."""
+    pauses = [stumble.ended - stumble.began for stumble in stumbles if not stumble.is_broken]
+    none = f"<{PAUSE_S} s" if has_struck else ""
+    longest = f"{max(pauses):.1f} s" if pauses else none
+    paused = len({stumble.request_id for stumble in stumbles if not stumble.is_broken})
+    return f"{longest:>10}{paused if has_struck or paused else '':>10}"
+
+
+def _num_broken(stumbles: Sequence[Stumble]) -> str:
+    return str(sum(stumble.is_broken for stumble in stumbles) or "")
+
+
+def attribute(stumbles: Sequence[Stumble], alone: Sequence[Injected]) -> dict[str, list[Stumble]]:
+    """Kind of fault -> what clients saw in its time, which no other fault shares; `(none)` in none's.
+
+    Where it ended counts: a pause begins with the last event before a fault, and none outlasts the calm after it.
+    """
+    seen: dict[str, list[Stumble]] = defaultdict(list)
+    for stumble in stumbles:
+        its = [fault.kind for fault in alone if fault.began <= stumble.ended <= fault.ended]
+        seen[its[0] if its else "(none)"].append(stumble)
+    return seen
 
 
 def blame(stumbles: Sequence[Stumble], injected: Sequence[Injected]) -> dict[str, list[Stumble]]:

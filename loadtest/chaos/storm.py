@@ -1,6 +1,7 @@
 """The storm: from a seed, for a bounded time, faults strike a whole deployment under load; then it must come to rest.
 
-    start, steady -> faults one after another, overlapping -> heal -> the last answers come -> books, blocks, counts
+    start, steady -> each kind of fault alone -> faults one after another, overlapping -> heal -> the last answers come
+    -> books, blocks, counts
 
 The seed fixes which faults strike whom, in which order, and what clients ask; not what the machine makes of it.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import httpx
 
+from loadtest.chaos.alone import Alone
 from loadtest.chaos.books import come_to_rest
 from loadtest.chaos.client import PATIENCE_S, Answer, ask
 from loadtest.chaos.fleet import CLOCKS, SIMULATED, Fleet
@@ -29,6 +31,7 @@ _FAULT_S = 30.0
 _REST_S = 60.0
 _PROGRESS_S = 15.0
 _STEADY_S = 3.0
+ARMING = "(failpoints armed)"
 WORKER_KILLS = (
     "take:kill,probability=0.002,seed={start};after_take:kill,probability=0.02,seed={start},match=Delivery(;"
     "before_emit:kill,probability=0.0005,seed={start};after_emit_before_reply:kill,probability=0.0005,seed={start};"
@@ -49,7 +52,8 @@ GATEWAY_FAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One storm. `kinds` maps faults to their share."""
+    """One storm. `kinds` maps faults to their share. `is_alone_first`: before its time each kind strikes alone, with
+    no failpoint armed."""
 
     seed: int
     seconds: float
@@ -62,6 +66,7 @@ class Plan:
     max_tokens: tuple[int, int] = (20, 160)
     kinds: Mapping[str, float] | None = None
     failpoints: Mapping[str, str] | None = None
+    is_alone_first: bool = True
 
 
 def simulated(seed: int, seconds: float, **changes: object) -> Plan:
@@ -71,9 +76,12 @@ def simulated(seed: int, seconds: float, **changes: object) -> Plan:
 
 
 def native(seed: int, seconds: float, **changes: object) -> Plan:
-    """The packaged model. It takes seconds to load: faults are further apart, streams few and short."""
+    """The packaged model. It takes seconds to load: faults are further apart, streams few and short, and none strikes
+    alone unless that is asked for."""
     env = {**CLOCKS, "lease_ms": 6000, "reap_ms": 1500, "heartbeat_ms": 1000, "max_num_seqs": 8, "threads": 1}
-    values: dict[str, object] = {"num_workers": 2, "num_clients": 4, "interval_s": 15.0, "max_tokens": (8, 32)}
+    values: dict[str, object] = {
+        "num_workers": 2, "num_clients": 4, "interval_s": 15.0, "max_tokens": (8, 32), "is_alone_first": False,
+    }  # fmt: skip
     return Plan(seed, seconds, env, "smollm2-135m-instruct", **{**values, **changes})  # type: ignore[arg-type]
 
 
@@ -83,6 +91,7 @@ class Storm:
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
         self._plan = plan
         self._say = say
+        self._alone: list[Injected] = []
         self._injected: list[Injected] = []
         self._remarks: list[str] = []
 
@@ -91,7 +100,7 @@ class Storm:
             env = {**self._plan.env, "log_level": "warning", "retention_s": round(self._plan.seconds) + 900}
             fleet = await asyncio.to_thread(
                 Fleet, Path(folder), num_workers=self._plan.num_workers, num_gateways=self._plan.num_gateways,
-                env=env, failpoints=self._plan.failpoints,
+                env=env, failpoints={} if self._plan.is_alone_first else self._plan.failpoints,
             )  # fmt: skip
             supervisor: asyncio.Task[None] | None = None
             try:
@@ -112,21 +121,42 @@ class Storm:
         clients = asyncio.create_task(load.run())
         progress = asyncio.create_task(self._tell(load, started))
         await asyncio.sleep(_STEADY_S)
-        await self._strike(fleet, started + plan.seconds)
+        if plan.is_alone_first:
+            await self._each_alone(fleet, load)
+        load.all_come.set()
+        storm_began = time.monotonic()
+        await self._strike(fleet, storm_began + plan.seconds)
         fleet.heal()
         load.stop.set()
         _, late = await asyncio.wait([clients], timeout=PATIENCE_S * 1.5)
         if late:
             self._remarks.append("clients still wait for answers")
             clients.cancel()
-        await asyncio.gather(clients, return_exceptions=True)
+        (result,) = await asyncio.gather(clients, return_exceptions=True)
+        if isinstance(result, Exception):
+            self._remarks.append(f"a client failed, and all of them ended: {result!r}")
         progress.cancel()
         rest = await come_to_rest(fleet, list(load.tally.accepted), _REST_S)
-        seconds = time.monotonic() - started
         return Report(
-            plan.seed, seconds, self._injected, load.tally, rest, fleet.deaths, fleet.struck(), can_resume,
-            [*self._remarks, *_evidence(load)],
+            plan.seed, time.monotonic() - storm_began, self._alone, self._injected, storm_began, load.tally, rest,
+            fleet.deaths, fleet.struck(), can_resume, [*self._remarks, *_evidence(load)],
         )  # fmt: skip
+
+    async def _each_alone(self, fleet: Fleet, load: Load) -> None:
+        """Then the failpoints of the storm are armed, in processes started anew."""
+        injector = Injector(fleet, random.Random(f"{self._plan.seed}:alone"))
+        alone = Alone(fleet, load, lambda kind: self._cause(injector, kind))
+        await alone.run(self._plan.kinds or WEIGHTS, self._say)
+        self._remarks += alone.remarks
+        await alone.one(ARMING, self._arm(fleet))
+        self._alone = alone.struck
+
+    async def _arm(self, fleet: Fleet) -> str:
+        fleet.failpoints |= self._plan.failpoints or {}
+        armed = [name for name in fleet.names if name in fleet.failpoints]
+        for name in armed:
+            fleet.drain(name, is_hurried=False)
+        return f"{', '.join(armed)} started anew"
 
     async def _questions(self, fleet: Fleet) -> Questions:
         rng = random.Random(f"{self._plan.seed}:questions")
@@ -150,13 +180,18 @@ class Storm:
 
     async def _one(self, injector: Injector, kind: str) -> None:
         began = time.monotonic()
+        what = await self._cause(injector, kind)
+        if what:
+            self._injected.append(Injected(kind, what, began, time.monotonic()))
+
+    async def _cause(self, injector: Injector, kind: str) -> str:
+        """What was hit; '' if that failed, which is remarked."""
         try:
             async with asyncio.timeout(_FAULT_S):
-                what = await injector.inject(kind)
+                return await injector.inject(kind)
         except Exception as error:
             self._remarks.append(f"the fault {kind} could not be caused: {error!r}")
-            return
-        self._injected.append(Injected(kind, what, began, time.monotonic()))
+            return ""
 
     async def _tell(self, load: Load, started: float) -> None:
         while True:

@@ -40,7 +40,7 @@ class EmitRow:
 
 async def measure_emit(rig: Rig, num_running: int, num_tenants: int, *, tokens: int, rounds: int) -> EmitRow:
     steps = max(1, tokens // num_running)
-    step = await _start_requests(rig, num_running, num_tenants)
+    step = await start_requests(rig, num_running, num_tenants)
     emits: list[Cost] = []
     by_step: list[Cost] = []
     by_token: list[Cost] = []
@@ -69,7 +69,7 @@ def _step_after(first: list[Emission], number: int) -> list[Emission]:
     ]
 
 
-async def _start_requests(rig: Rig, number: int, num_tenants: int) -> list[Emission]:
+async def start_requests(rig: Rig, number: int, num_tenants: int) -> list[Emission]:
     """`number` requests taken, each past its first token; the next emission of each."""
     await rig.empty()
     for i, request_id in enumerate(request_ids(number)):

@@ -11,13 +11,15 @@ from pathlib import Path
 import typer
 
 from loadtest.protocol.emitting import EmitRow, measure_emit
-from loadtest.protocol.idle import IdleRow, measure_idle
+from loadtest.protocol.idle import BURST, IdleRow, measure_idle
+from loadtest.protocol.reaping import ReapRow, measure_reap
 from loadtest.protocol.rig import Rig, rig
-from loadtest.protocol.waiting import WaitingRow, measure_memory, measure_waiting
+from loadtest.protocol.waiting import WaitingRow, measure_memory, measure_refusals, measure_waiting
 from loadtest.results import write_results
 
 RUNNING = ((1, 1), (32, 4), (256, 4), (256, 256))
 CROWDS = ((100, 1), (100, 100), (10_000, 1), (10_000, 10_000), (1_000_000, 1), (1_000_000, 10_000))
+PROMISES = (0, 1000, 19_000)
 QUICK_CROWDS = ((100, 1), (100, 100), (10_000, 1), (10_000, 10_000))
 TARGET_SCRIPT_US, TARGET_TOKENS_PER_S = 4.0, 200_000
 
@@ -61,6 +63,13 @@ async def _waiting(bench: Rig, *, quick: bool) -> list[WaitingRow]:
     return rows
 
 
+async def _refusals(bench: Rig, *, quick: bool) -> dict[int, float]:
+    costs = {number: await measure_refusals(bench, number, rounds=3 if quick else 9) for number in PROMISES}
+    told = ", ".join(f"{cost:.1f} us after {number:,} promises" for number, cost in costs.items())
+    typer.echo(f"admit that refuses and promises a time: {told}")
+    return costs
+
+
 async def _run(directory: Path, *, quick: bool) -> dict[str, object]:
     async with rig(directory) as bench:
         emits = await _emits(bench, quick=quick)
@@ -68,20 +77,33 @@ async def _run(directory: Path, *, quick: bool) -> dict[str, object]:
         typer.echo(f"memory: {memory:.0f} bytes a waiting request with a body of 1,024 ({memory / 1024:.2f} times it)")
         row = await measure_idle(bench, 200 if quick else 1000, 50 if quick else 200)
         _tell_idle(row)
+        reaped = await measure_reap(bench, 256, rounds=3 if quick else 9)
+        _tell_reap(reaped)
         waiting = await _waiting(bench, quick=quick)
+        refusals = await _refusals(bench, quick=quick)
     return {
         "emit": [dataclasses.asdict(row) for row in emits],
         "memory_bytes": memory,
         "idle": dataclasses.asdict(row),
+        "reap": dataclasses.asdict(reaped),
         "waiting": [dataclasses.asdict(row) for row in waiting],
+        "refusal_us": {str(number): cost for number, cost in refusals.items()},
     }
 
 
 def _tell_idle(row: IdleRow) -> None:
     typer.echo(
-        f"idle: {row.num_workers} workers at the doorbell, {row.num_requests} requests one by one: {row.served} given "
-        f"to exactly one; {row.rings_heard / row.num_requests:.2f} woken a request (most {row.most_woken}); "
-        f"{row.cpu_us_per_request:.0f} us of the server a request; waiting costs {row.standing_cpu:.1%} of a core"
+        f"idle: {row.num_workers} workers at their bells, {row.num_requests} requests one by one: {row.served} given "
+        f"to exactly one; {row.rings_heard / row.num_requests:.2f} woken a request (most {row.most_woken}; of {BURST} "
+        f"at once {row.burst_heard / BURST:.2f}); {row.cpu_us_per_request:.0f} us of the server a request; waiting and "
+        f"asking each second costs {row.standing_cpu:.1%} of a core"
+    )
+
+
+def _tell_reap(row: ReapRow) -> None:
+    typer.echo(
+        f"reap: {row.num_running} requests of a dead worker in {row.num_calls} calls; the dearest "
+        f"{row.dearest_us / 1000:.1f} ms of the server (to be under 5)"
     )
 
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 from loadtest.protocol.rig import MODEL, WORKER, Rig, request_ids
 from shared import keys
+from shared.request_queue import Bounds, Ticket
 
 PAGE = 1000
 BATCH = 100
+PROBE = "01976b00-0000-7000-8000-000000000000"
 PROBES_FROM = 10**9  # ids of the measured requests begin here: none is in the crowd
 
 # ARGV: 1 first number, 2 how many, 3 flows. Writes what `admit` writes, for class `default`; counters at once.
@@ -81,6 +83,21 @@ async def measure_waiting(rig: Rig, num_waiting: int, num_flows: int, *, rounds:
     return WaitingRow(num_waiting, num_flows, admit_us, admit_cpu_us, take_us, take_cpu_us, memory_mb)
 
 
+async def measure_refusals(rig: Rig, num_promises: int, *, rounds: int) -> float:
+    """Microseconds inside `admit` for one that a full queue refuses and promises a time, after so many others."""
+    await rig.empty()
+    await rig.admit(PROBE)
+    seconds, _ = await rig.client.time()
+    for first in range(0, num_promises, PAGE):
+        dues = {f"{i:024x}": seconds * 1000 + 20_000 + i for i in range(first, min(first + PAGE, num_promises))}
+        await rig.client.zadd(keys.promises(MODEL), dues)
+    costs = [
+        await rig.measure("evalsha", BATCH, lambda number=number: _refuse(rig, number * BATCH))
+        for number in range(rounds)
+    ]
+    return statistics.median(cost.script_us for cost in costs)
+
+
 async def measure_memory(rig: Rig, *, number: int = 2000, body_bytes: int = 1024) -> float:
     """Bytes of Redis a waiting request with a body of `body_bytes`, everything counted."""
     await rig.empty()
@@ -93,6 +110,13 @@ async def measure_memory(rig: Rig, *, number: int = 2000, body_bytes: int = 1024
 async def _admit(rig: Rig, ids: list[str], num_flows: int) -> None:
     for i, request_id in enumerate(ids):
         await rig.admit(request_id, tenant=f"tenant-{i * 7919 % num_flows}")
+
+
+async def _refuse(rig: Rig, first: int) -> None:
+    for number in range(first, first + BATCH):
+        mark = f"refused-{number:016x}"
+        ticket = Ticket(mark, "default", "t", prompt_tokens=16, max_tokens=512, n=1, mark=mark, drain_per_s=1000.0)
+        assert (await rig.queue.admit(ticket, b"body", Bounds(1, 0, 0), gateway="g-one")).decision == "full"
 
 
 async def _take(rig: Rig) -> None:

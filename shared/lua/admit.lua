@@ -6,12 +6,16 @@
 --   13 detached ('0' | '1'), 14 traceparent, 15 idempotency key hash ('' = none), 16 body digest,
 --   17 max_waiting, 18 max_waiting_tokens, 19 max_waiting_bytes, 20 tenant_max_waiting (0 = none), 21 retention_s,
 --   22 tenant weight, 23 view (JSON: how its client sees it), 24 class weight ('0' = as it is),
---   25 max_ahead: how many may be before it, so that its deadline can be met ('-1' = any number).
+--   25 max_ahead: how many may be before it, so that its deadline can be met ('-1' = any number),
+--   26 mark: by what its client is known when it comes back ('' = by nothing), 27 drain rate (requests/s, 0 = unknown),
+--   28 until when its key is this model's (ms of the server's clock; 0 = not claimed).
 -- Replies {'accepted', waiting before it, expected to be taken before it} | {'duplicate', state} | {'same', id}
---   | {'conflict', id} | {'full' | 'tenant_full' | 'tokens_full' | 'bytes_full' | 'too_late', now, limit}.
+--   | {'conflict', id} | {'unclaimed'} (too long on its way) | {'tenant_full' | 'tokens_full' | 'bytes_full' | 'too_late', now, limit}
+--   | {'full', now, limit, places of it kept for others, ms until there is room (-1 = unknown)}.
+-- `full` is a promise (promises.lua), written with the refusal and with nothing else; a repeat is told the rest of it.
 -- A key finds its request as long as there is a result to be had: a run that was cancelled, failed or expired, or
 -- is forgotten, is run anew under the new id.
--- include: core, request, share
+-- include: core, request, share, promises
 local id, gateway, body, prefix, mode, class, tenant = unpack(ARGV, 1, 7)
 local prompt_tokens, max_tokens, n, start_ms, deadline_ms = unpack(ARGV, 8, 12)
 local RUN_ANEW = {cancelled = true, failed = true, expired = true}
@@ -27,13 +31,21 @@ if mode == 'new' and known then
   if known_state and not RUN_ANEW[known_state] then return {'same', known_id} end
 end
 
+if mode == 'new' and tonumber(ARGV[28]) > 0 and now > tonumber(ARGV[28]) then return {'unclaimed'} end
+
 local request = {prompt_tokens = tonumber(prompt_tokens), bytes = #body, tenant = tenant, class = class}
 local waiting = redis.call('HMGET', KEYS[1], 'waiting', 'waiting_tokens', 'waiting_bytes')
 local mine = tonumber(redis.call('HGET', key('tenant', tenant), 'waiting:' .. class) or '0')
 local ahead = ahead_of(class, tenant, mine)
 if mode == 'new' then
+  local mark, max_waiting, num_waiting = ARGV[26], tonumber(ARGV[17]), tonumber(waiting[1] or '0') + 1
+  local promised = promise_of(mark, id)
+  local kept = kept_places(promised, max_waiting)
+  if max_waiting > 0 and num_waiting > math.max(1, max_waiting - kept) then
+    local wait_ms = promise(mark, id, promised, tonumber(ARGV[27]))
+    return {'full', tostring(num_waiting), ARGV[17], tostring(kept), tostring(math.ceil(wait_ms))}
+  end
   local bounds = {
-    {'full', tonumber(waiting[1] or '0') + 1, tonumber(ARGV[17])},
     {'tokens_full', tonumber(waiting[2] or '0') + request.prompt_tokens, tonumber(ARGV[18])},
     {'bytes_full', tonumber(waiting[3] or '0') + #body, tonumber(ARGV[19])},
     {'tenant_full', mine + 1, tonumber(ARGV[20])},
@@ -43,6 +55,7 @@ if mode == 'new' then
   end
   local max_ahead = tonumber(ARGV[25])
   if max_ahead >= 0 and ahead > max_ahead then return {'too_late', tostring(ahead), ARGV[25]} end
+  let_in(mark, promised, max_waiting > 0 and num_waiting * 2 > max_waiting)
 end
 
 local stream = 'q:' .. class .. ':' .. tenant

@@ -4,7 +4,8 @@
 -- The hot path is two commands a request: what it costs is in docs/benchmarks.md (`make bench-protocol`).
 -- KEYS[1] counts. ARGV: 1 worker, 2 nonce, 3 lease_ms, 4 retention_s,
 --   5 the step, msgpack: [[id, owner, offset (bytes), frames, num_tokens in them, all tokens of the journal or 0 (told
---   now and then), ... the next request], {id: [state, usage JSON]} of those that end], then (gateway, payload)*.
+--   now and then), ... the next request], {id: [state, usage JSON, error code or '']} of those that end],
+--   then (gateway, payload)*.
 -- Replies {'nolease'} | {'ok' | 'bad', {{id, 'fenced'} | {id, 'lost', length}...}, commands, waiting}.
 -- include: core, lease, request, share
 local worker, nonce, lease_ms, retention_s = unpack(ARGV, 1, 4)
@@ -85,6 +86,7 @@ for i = 1, #step, 6 do
     if num_tokens > 0 then account(fields, num_tokens) end
     if ends[id] then
       call('HSET', hash, 'usage', ends[id][2])
+      if ends[id][3] ~= '' then call('HSET', hash, 'error', ends[id][3]) end
       settle(id, load(id), ends[id][1], retention_s)
     end
   end

@@ -6,4 +6,5 @@ local id, owner = unpack(ARGV)
 local request = load(id)
 if not request or request.state ~= 'running' or request.owner ~= owner then return {'not_owner'} end
 requeue(id, request, 'released')
+ring()
 return {'released'}

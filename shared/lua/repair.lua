@@ -43,4 +43,5 @@ redis.call('HSET', key('r', id), 'witnessed', length)
 request.tokens, request.counted = tokens, length
 if tokens > 0 then meet_start_deadline(id, request.deadline) end
 requeue(id, request, 'requeued')
+ring()
 return {'requeued'}

@@ -1,4 +1,4 @@
--- resume: `take` hands out this model's work again, and somebody is woken. Idempotent.
+-- resume: `take` hands out this model's work again, and as many workers are woken as requests wait. Idempotent.
 -- KEYS[1] counts. ARGV: 1 by.
 -- Replies {'resumed'} | {'not_paused'}.
 -- include: core, operator

@@ -2,18 +2,25 @@
 -- `retry` first, then the class of least virtual time (tokens served over its weight), in it the tenant of least.
 -- Workers share: beyond its part of all work a worker leaves what is younger than YOUNG_MS to the others.
 -- Does not renew the lease: a worker whose engine hangs must go late though it asks for more.
--- Of a paused model it hands out nothing, and says that nothing waits: the worker listens at the bell, which resume rings.
+-- Of a paused model it hands out nothing, and says that nothing waits.
+-- Whom it tells that nothing waits is `idle` from then on: it blocks at its bell, which rings for what comes later.
+-- What it leaves waiting wakes others.
 -- KEYS[1] counts. ARGV: 1 worker, 2 nonce, 3 slots (sequences), 4 room (tokens), 5 patience_ms, 6 retention_s.
--- Replies {'nolease'} | {'ok', waiting, {id, owner, body, journal, 'gateway gateway ...'}...}.
+-- Replies {'nolease'} | {'ok', waiting, {id, owner, body, journal, 'gateway gateway ...', ms left until it must
+--   have its first token, ms left until it must be over (0 = no such deadline)}...}.
 -- include: core, lease, request, share
 local worker, nonce = ARGV[1], ARGV[2]
 local slots, room, patience_ms, retention_s = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 if not holds_lease(worker, nonce) then return {'nolease'} end
-if redis.call('EXISTS', base .. 'paused') == 1 then return {'ok', 0} end
+leave_bell(worker)
+local held = redis.call('ZCARD', key('own', worker))
+if redis.call('EXISTS', base .. 'paused') == 1 then
+  listen(worker, held)
+  return {'ok', 0}
+end
 local taken = {}
 local YOUNG_MS = 100
 local MOST = 32 -- in one call, so that the server is not held for longer than 5 ms; the worker asks again at once
-local held = redis.call('ZCARD', key('own', worker))
 local is_idle = held == 0
 local all_work = redis.call('HMGET', KEYS[1], 'waiting', 'running')
 local share = ((tonumber(all_work[1] or '0')) + tonumber(all_work[2] or '0'))
@@ -57,6 +64,11 @@ local function tries_suspect()
     and not has_grown(suspect, redis.call('HGET', key('r', suspect), 'taken_length'))
 end
 
+-- Until a deadline; 0 for none.
+local function ms_left(deadline)
+  return tonumber(deadline or '0') > 0 and math.max(1, deadline - now) or 0
+end
+
 local function hand_over(id, request, stream)
   redis.call('XREADGROUP', 'GROUP', 'w', worker, 'COUNT', 1, 'STREAMS', base .. stream, '>')
   leave_waiting(request)
@@ -79,7 +91,9 @@ local function hand_over(id, request, stream)
   slots = slots - request.n
   room = room - request.n * request.prompt_tokens - request.tokens
   local gateways = table.concat(redis.call('SMEMBERS', key('g', id)), ' ')
-  taken[#taken + 1] = {id, owner, redis.call('GET', key('b', id)), journal, gateways}
+  local start_left = tonumber(request.tokens) == 0 and ms_left(request.start_deadline) or 0
+  local body = redis.call('GET', key('b', id))
+  taken[#taken + 1] = {id, owner, body, journal, gateways, start_left, ms_left(request.deadline)}
 end
 
 -- Returns true when an entry left the stream (so that it is worth looking again).
@@ -89,7 +103,7 @@ local function try_stream(stream)
   local request = load(id)
   if not request or request.state ~= 'waiting' or request.entry ~= entry then
     redis.call('XREADGROUP', 'GROUP', 'w', worker, 'COUNT', 1, 'STREAMS', base .. stream, '>')
-    drop_entry({stream = stream, entry = entry})
+    drop_entry(stream, entry, worker)
     return true
   end
   local deadline = redis.call('ZSCORE', base .. 'deadlines', id)
@@ -131,5 +145,10 @@ end
 if tries_suspect() then is_closed = true end
 while slots > 0 and #taken < MOST and not is_closed and try_any() do end
 local waiting = tonumber(redis.call('HGET', KEYS[1], 'waiting') or '0')
-if waiting > 0 and (#taken > 0 or is_closed) then ring() end
+if waiting == 0 and #taken == 0 then
+  listen(worker, held)
+else
+  redis.call('ZREM', base .. 'idle', worker)
+  ring()
+end
 return {'ok', waiting, unpack(taken)}

@@ -8,7 +8,8 @@ once, is one run.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,12 +17,13 @@ import msgspec
 
 from shared import keys
 from shared.durability import make_durable
-from shared.errors import InvalidRequest, Overloaded, RequestNotFound
+from shared.errors import InvalidRequest, Overloaded, RequestNotFound, Unavailable
 from shared.redis_client import Scripts
 from shared.request_queue import Bounds, RequestQueue, Ticket
 from shared.schemas import Request, decode_request, encode_request
 
 _DURABLE_MS = 5000
+_PAGE = 100  # made durable together
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,22 @@ class Letter:
     crashes: int
     tenant: str
     service_class: str
+
+
+@dataclass(slots=True)
+class Retries:
+    """`retried`: letter -> the id it runs again under. `failed`: letter -> why it cannot be. `stopped`: why the rest
+    was not tried, '' when all were."""
+
+    retried: dict[str, str] = field(default_factory=dict[str, str])
+    failed: dict[str, str] = field(default_factory=dict[str, str])
+    stopped: str = ""
+
+    def add(self, others: Retries) -> None:
+        """Those of another model."""
+        self.retried |= others.retried
+        self.failed |= others.failed
+        self.stopped = "; ".join(filter(None, (self.stopped, others.stopped)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +87,56 @@ class DeadLetters:
 
     async def retry(self, request_id: str, by: str, bounds: Bounds) -> str:
         """The id it runs again under. Raises RequestNotFound, Overloaded, or Unavailable (not durable in time)."""
-        letter = await self.find(request_id)
-        request = msgspec.structs.replace(await self.body(letter), request_id=_retry_id(letter))
-        queue = RequestQueue(self.scripts, self.model, self.retention_s, self.lease_ms)
-        ticket = await self._ticket(request, request_id)
-        admitted = await queue.admit(ticket, encode_request(request), bounds, gateway="")
-        if admitted.decision not in ("accepted", "duplicate"):
-            figures = " of ".join(admitted.detail)
-            raise Overloaded(f"the queue has no room for it now: {admitted.decision} {figures}", retry_after_s=1.0)
-        # The letter is what is left of it until the new run cannot be lost any more.
-        await make_durable(self.scripts.client, self.model, _DURABLE_MS)
-        await self._drop(request_id, "retried", request.request_id, by)
-        return request.request_id
+        new_id = await self._admit(await self.find(request_id), bounds)
+        await self._replace({request_id: new_id}, by)
+        return new_id
+
+    async def retry_many(self, letters: Sequence[Letter], by: str, bounds: Bounds) -> Retries:
+        """As `retry` for each, in this order, until the queue has no more room; a repeat goes on where it stopped."""
+        retries = Retries()
+        for start in range(0, len(letters), _PAGE):
+            if not retries.stopped:
+                await self._retry_page(letters[start : start + _PAGE], by, bounds, retries)
+        return retries
 
     async def drop(self, request_id: str, by: str, why: str) -> None:
         """Raises RequestNotFound."""
         if not await self._drop(request_id, "dropped", why, by):
             raise _no_letter(request_id)
+
+    async def _retry_page(self, page: Sequence[Letter], by: str, bounds: Bounds, retries: Retries) -> None:
+        again: dict[str, str] = {}
+        for letter in page:
+            try:
+                again[letter.request_id] = await self._admit(letter, bounds)
+            except (RequestNotFound, InvalidRequest) as error:
+                retries.failed[letter.request_id] = error.message
+            except Overloaded as error:
+                retries.stopped = error.message
+                break
+        try:
+            await self._replace(again, by)
+            retries.retried |= again
+        except Unavailable as error:
+            retries.stopped = error.message
+
+    async def _admit(self, letter: Letter, bounds: Bounds) -> str:
+        """The new id, in the queue, however often this is repeated; the letter stays."""
+        request = msgspec.structs.replace(await self.body(letter), request_id=_retry_id(letter))
+        queue = RequestQueue(self.scripts, self.model, self.retention_s, self.lease_ms)
+        ticket = await self._ticket(request, letter.request_id)
+        admitted = await queue.admit(ticket, encode_request(request), bounds, gateway="")
+        if admitted.decision not in ("accepted", "duplicate"):
+            figures = " of ".join(admitted.detail[:2])
+            raise Overloaded(f"the queue has no room for it now: {admitted.decision} {figures}", retry_after_s=1.0)
+        return request.request_id
+
+    async def _replace(self, again: Mapping[str, str], by: str) -> None:
+        """Letters go for the runs that were admitted: they are what is left of them until those cannot be lost."""
+        if again:
+            await make_durable(self.scripts.client, self.model, _DURABLE_MS)
+        for request_id, new_id in again.items():
+            await self._drop(request_id, "retried", new_id, by)
 
     async def _drop(self, request_id: str, action: str, detail: str, by: str) -> bool:
         arguments = (request_id, self.retention_s, action, detail, by)

@@ -13,7 +13,7 @@ from shared import keys
 from shared.config import RedisSettings
 from shared.errors import ModelNotFound, RequestNotFound, WorkerNotFound
 from shared.fsck import Books, fsck
-from shared.operations.dead_letters import DeadLetters, Letter
+from shared.operations.dead_letters import DeadLetters, Letter, Retries
 from shared.operations.overview import Overview, Paused, read_overview
 from shared.operations.timeline import Timeline, steps_of, time_in, workers_of
 from shared.redis_client import Scripts
@@ -138,6 +138,16 @@ class Desk:
     async def retry(self, request_id: str, *, by: str) -> str:
         """The new id a dead letter runs again under. Raises RequestNotFound, Overloaded."""
         return await self._letters(await self._model_of(request_id)).retry(request_id, by, self.bounds)
+
+    async def retry_all(self, name: str, *, by: str, count: int = MAX_LETTERS) -> tuple[Retries, int]:
+        """The oldest `count` letters of a model, or of all, run again; and how many letters are left."""
+        letters = [letter for m in await self.revisions(name) for letter in await self._letters(m).newest(MAX_LETTERS)]
+        letters.sort(key=lambda letter: letter.died_at_ms)
+        done = Retries()
+        for model in dict.fromkeys(letter.model for letter in letters[:count]):
+            of_model = [letter for letter in letters[:count] if letter.model == model]
+            done.add(await self._letters(model).retry_many(of_model, by, self.bounds))
+        return done, len(letters) - len(done.retried)
 
     async def drop(self, request_id: str, *, by: str, why: str) -> None:
         """Raises RequestNotFound."""

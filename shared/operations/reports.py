@@ -85,6 +85,17 @@ class Retried:
     retried_as: str
 
 
+@dataclass(frozen=True, slots=True)
+class AllRetried:
+    """`failed`: letters that cannot run again, and why. `stopped`: why the rest was not tried; '' when all were.
+    `left`: letters that are still there."""
+
+    retried: list[Retried]
+    failed: dict[str, str]
+    stopped: str
+    left: int
+
+
 async def queue(desk: Desk, name: str = "") -> Report[list[Overview]]:
     rows = await desk.overview(name)
     return Report(rows, [line for row in rows for line in redis_cli.overview(row.model)])
@@ -154,6 +165,14 @@ async def retry(desk: Desk, request_id: str, by: str) -> Report[Retried]:
     letter = await desk.dead_letter(request_id)
     new_id = await desk.retry(request_id, by=by)
     return Report(Retried(request_id, new_id), redis_cli.request(letter.model, new_id))
+
+
+async def retry_all(desk: Desk, name: str, by: str, count: int) -> Report[AllRetried]:
+    models = await desk.revisions(name)
+    done, left = await desk.retry_all(name, by=by, count=count)
+    pairs = [Retried(request_id, new_id) for request_id, new_id in done.retried.items()]
+    behind = [line for model in models for line in (*redis_cli.dead_letters(model, count), redis_cli.audit(model))]
+    return Report(AllRetried(pairs, done.failed, done.stopped, left), behind)
 
 
 async def drop(desk: Desk, request_id: str, by: str, why: str) -> Report[Ended]:

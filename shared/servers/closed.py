@@ -1,4 +1,5 @@
-"""Connections that were closed under a command, said in redis-py's own words.
+"""redis-py's connections as we need them: what was closed under a command is said in redis-py's own words, and
+connections over TLS share their context.
 
 uvloop raises RuntimeError for a write on a transport that broke since it was last looked at; redis-py lets it through,
 and what is no connection error ends whoever repeats after connection errors only.
@@ -11,8 +12,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
+
+from shared.servers.tls import context_of
 
 
 @functools.cache
@@ -25,6 +28,11 @@ def closed_is_away(kind: type[AbstractConnection]) -> type[AbstractConnection]:
                 await super().send_packed_command(command, check_health)
             except RuntimeError as error:
                 raise RedisConnectionError(f"the connection was closed: {error}") from error
+
+        async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
+            if isinstance(self, SSLConnection) and not self.is_connected:
+                self.ssl_context.context = context_of(self.ssl_context)
+            await super().connect_check_health(*args, **kwargs)
 
     return TellingConnection
 

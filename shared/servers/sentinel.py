@@ -13,6 +13,7 @@ import redis.asyncio as aioredis
 from redis.asyncio.sentinel import Sentinel
 
 from shared.servers.address import Address
+from shared.servers.closed import telling_of_closed
 
 # Sentinels answer at once or are asked after the next one: a hung one must not cost a whole timeout.
 _ASK_S = 1.0
@@ -39,6 +40,8 @@ def connect_to_master(address: Address, options: Mapping[str, Any], tls: Mapping
         "password": address.sentinel_password,
     }
     sentinels = Sentinel(list(address.hosts), sentinel_kwargs=asking)
+    for sentinel in sentinels.sentinels:
+        telling_of_closed(sentinel)
     credentials = {"db": address.database, "username": address.username, "password": address.password}
     client = sentinels.master_for(address.service, redis_class=SentinelClient, **credentials, **options, **tls)
     assert isinstance(client, SentinelClient)

@@ -81,6 +81,15 @@ class Tokenizer:
     def token_id(self, token: str) -> int | None:
         return self._raw.token_to_id(token)
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token stands for, special ones for their name; maybe half a character. None known: no bytes."""
+        return self._decoding.special_piece_of(token_id)
+
+    @property
+    def special_ids(self) -> list[int]:
+        """Tokens that have no text in an answer."""
+        return self._decoding.special_ids
+
     def incremental(self) -> IncrementalDecoder:
         return IncrementalDecoder(self._decoding.piece_of, self._decoding.strip_spaces)
 
@@ -139,6 +148,10 @@ class _Decoding:
         self._to_bytes, self.strip_spaces = _decoder_of(raw)
         self._special = {token_id for token_id, token in raw.get_added_tokens_decoder().items() if token.special}
         self._pieces: dict[int, bytes] = {}
+
+    @property
+    def special_ids(self) -> list[int]:
+        return sorted(self._special)
 
     def piece_of(self, token_id: int) -> bytes:
         piece = self._pieces.get(token_id)

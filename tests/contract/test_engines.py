@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shared.schemas import EndFrame, Outcome, Prefix, Request, prefixes_of
 from shared.text.tokenizer import Tokenizer
-from tests.unit.worker.engine.harness import FakeModel, answer, answers, collect, drain, make_request, start
+from tests.unit.worker.engine.harness import (
+    FakeModel,
+    answer,
+    answers,
+    cached_tokens,
+    collect,
+    drain,
+    make_request,
+    start,
+)
 from worker.backends.interface import Engine
 from worker.backends.native import compose_native
 from worker.backends.simulated import BLOCK_SIZE, SimulatedConfig, build_simulated
+from worker.engine.scheduling.config import SchedulerConfig
+from worker.model.cpu.build import find_compiler
+from worker.model.cpu.machine import available_sets
 from worker.model.fake_runner import FakeRunner
 
 BIG = 4096
 
 
 def make_simulated(kv_cache_tokens: int, max_num_seqs: int, max_step_tokens: int) -> Engine:
-    config = SimulatedConfig(
-        kv_cache_tokens=kv_cache_tokens, max_num_seqs=max_num_seqs, max_step_tokens=max_step_tokens
-    )
+    scheduling = SchedulerConfig(max_num_seqs=max_num_seqs, max_step_tokens=max_step_tokens)
+    config = SimulatedConfig(kv_cache_tokens=kv_cache_tokens, scheduling=scheduling)
     return build_simulated(config, sleep=lambda _: None)
 
 
@@ -30,17 +44,38 @@ def make_native_fake(kv_cache_tokens: int, max_num_seqs: int, max_step_tokens: i
     simulated = make_simulated(BIG, 1, 1)
     runner = FakeRunner(num_blocks=1 + kv_cache_tokens // BLOCK_SIZE, vocab_size=simulated.card.vocab_size)
     model = FakeModel(runner, simulated.card, simulated.tokenizer_blob)
-    return compose_native(model, max_num_seqs=max_num_seqs, max_step_tokens=max_step_tokens)
+    return compose_native(model, SchedulerConfig(max_num_seqs=max_num_seqs, max_step_tokens=max_step_tokens))
+
+
+def cache_folder(config: pytest.Config) -> Path:
+    from tests.model.cpu.kernel_cache import kernel_cache
+
+    return kernel_cache(config)
+
+
+def make_native_cpu(kv_cache_tokens: int, max_num_seqs: int, max_step_tokens: int, cache: Path) -> Engine:
+    """The native engine on the CPU kernels and a tiny random model, with the simulated model's tokenizer."""
+    from tests.model.cpu.kernel_cache import open_library, random_runner
+
+    simulated = make_simulated(BIG, 1, 1)
+    runner = random_runner(
+        open_library(cache, available_sets()[0].name),
+        vocab_size=simulated.card.vocab_size,
+        num_blocks=1 + kv_cache_tokens // BLOCK_SIZE,
+    )
+    model = FakeModel(runner, simulated.card, simulated.tokenizer_blob)
+    return compose_native(model, SchedulerConfig(max_num_seqs=max_num_seqs, max_step_tokens=max_step_tokens))
 
 
 EngineMaker = Callable[[int, int, int], Engine]
 ENGINES: dict[str, EngineMaker] = {"native_fake": make_native_fake, "simulated": make_simulated}
+HAS_KERNELS = importlib.util.find_spec("torch") is not None and find_compiler() is not None
 
 
-@pytest.fixture(params=list(ENGINES))
+@pytest.fixture(params=[*ENGINES, "native_cpu"] if HAS_KERNELS else list(ENGINES))
 def make(request: pytest.FixtureRequest) -> Callable[..., Engine]:
     """Makes engines of one backend: any number, equal but for what is asked."""
-    maker = ENGINES[request.param]
+    maker = ENGINES.get(request.param) or functools.partial(make_native_cpu, cache=cache_folder(request.config))
 
     def make_engine(*, kv_cache_tokens: int = BIG, max_num_seqs: int = 8, max_step_tokens: int = 64) -> Engine:
         return maker(kv_cache_tokens, max_num_seqs, max_step_tokens)
@@ -126,6 +161,27 @@ def test_answers_do_not_depend_on_where_a_journal_was_cut(make: Callable[..., En
     for cut in range(len(whole)):
         start(engine, request, whole[:cut])
         assert answers(whole[:cut] + drain(engine)["0"], 2) == answers(whole, 2)
+
+
+def test_answers_do_not_depend_on_what_was_cached(make: Callable[..., Engine]) -> None:
+    """Prompts seen before, and prompts that go on where an answer ended."""
+    engine, requests = make(), some_requests(3)
+    first = together(engine, requests)
+    turns = [
+        make_request(f"next {i}", prompt=[*request.prompt_ids, *said.token_ids, 9, 8, 7], max_tokens=20)
+        for i, (request, (said,)) in enumerate(zip(requests, first, strict=True))
+    ]
+    assert together(engine, requests) == first
+    assert together(engine, turns) == alone(make, turns)
+
+
+def test_a_prompt_seen_before_is_told_as_cached(make: Callable[..., Engine]) -> None:
+    engine, request = make(), make_request(prompt=[5] * 40)
+    counts: list[int] = []
+    for _ in range(2):
+        start(engine, request)
+        counts.append(cached_tokens(drain(engine)["r"]))
+    assert counts == [0, 2 * BLOCK_SIZE]
 
 
 def test_seed_and_choice_change_random_answers(make: Callable[..., Engine]) -> None:

@@ -9,11 +9,15 @@ import pytest
 
 from shared.schemas import (
     WIRE_VERSION,
+    Constraint,
+    ConstraintKind,
     EndFrame,
     ModelCard,
     Outcome,
     Request,
     SamplingParams,
+    TokenLogprobs,
+    TokensFrame,
     WorkerInfo,
     decode_frames,
     decode_request,
@@ -30,7 +34,9 @@ REQUEST = Request(
     prompt_ids=(1, 2, 3),
     params=SamplingParams(
         max_tokens=8, seed=7, temperature=0.5, top_p=0.9, top_k=40, n=2, stop=("END",), stop_token_ids=(2,),
-        ignore_eos=True,
+        ignore_eos=True, min_p=0.25, presence_penalty=0.5, frequency_penalty=-0.5, repetition_penalty=1.5,
+        logit_bias=((5, -100.0),), min_tokens=3, logprobs=2,
+        constraint=Constraint(ConstraintKind.CHOICE, '["yes","no"]'),
     ),
     tenant="t",
 )  # fmt: skip
@@ -78,6 +84,13 @@ def test_a_journal_of_version_1() -> None:
         ((504, 253), "The séa", "stop"),
         ((9,), "", "length"),
     ]
+
+
+def test_logprobs_are_a_trailing_field_that_other_lines_do_not_have() -> None:
+    line = b'["t",0,[8,2],".",[[-0.12,[[8,-0.12],[9,-2.5]]]]]\n'
+    (frame,) = decode_frames(line)
+    assert frame == TokensFrame(0, [8, 2], ".", (TokenLogprobs(-0.12, ((8, -0.12), (9, -2.5))),))
+    assert encode_frames([frame, TokensFrame(0, [1], ",null]")]) == line + b'["t",0,[1],",null]"]\n'
 
 
 def test_half_a_frame_is_no_journal() -> None:

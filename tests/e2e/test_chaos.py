@@ -16,10 +16,20 @@ async def test_a_short_storm_breaks_no_promise() -> None:
     plan = simulated(5, 25, num_workers=2, num_clients=12, interval_s=3.0, kinds=FEW)
     report = await Storm(plan, print).run()
     assert (report.violations(), len(report.injected) >= 5) == ([], True), "\n".join(report.lines())
+    assert {fault.kind for fault in report.alone} > set(FEW)
 
 
 @pytest.mark.parametrize(
-    "name", ["only_worker_cut_off", "drain_without_redis", "reply_lost_take", "two_clients_one_leaves", "poison"]
+    "name",
+    [
+        "only_worker_cut_off",
+        "drain_without_redis",
+        "reply_lost_take",
+        "two_clients_one_leaves",
+        "poison",
+        "model_paused",
+        "deadline_while_paused",
+    ],
 )
 async def test_a_drill_shows_what_it_must(name: str) -> None:
     outcome = await drill.Run(name, seed=1).run()

@@ -48,8 +48,12 @@ FIELDS: list[tuple[dict[str, Any], int, str]] = [
     ({"service_tier": "batch"}, 400, "service_tier"),
     ({"deadline_ms": 0}, 400, "deadline_ms"),
     ({"tools": []}, 400, "tools"),
-    ({"response_format": {"type": "json_object"}}, 400, "response_format"),
-    ({"logit_bias": {"1": 5}}, 400, "logit_bias"),
+    ({"response_format": {"type": "yaml"}}, 400, "response_format.type"),
+    ({"guided_json": {"type": "array", "contains": {}}}, 400, "guided_json"),
+    ({"regex": "(a"}, 400, "regex"),
+    ({"logit_bias": {"100000": 5}}, 400, "logit_bias"),
+    ({"top_logprobs": 2}, 400, "top_logprobs"),
+    ({"min_tokens": 10**6, "max_tokens": 5}, 400, "min_tokens"),
     ({"colour": "red"}, 400, "colour"),
 ]
 

@@ -18,6 +18,8 @@ from openai import (
     RateLimitError,
 )
 
+from loadtest.fairness.served import Fleet, Load, serve
+from loadtest.fairness.tenants import Sizes, two_tenants
 from loadtest.stack import Stack
 from shared.access.entries import KeyEntry, entry_as_toml, sha256_of
 from tests.e2e.conftest import SIMULATED
@@ -169,6 +171,15 @@ def test_with_redis_away_nobody_is_let_through_uncounted(tmp_path: Path) -> None
         assert ask(client).headers["x-ratelimit-remaining-requests"] == "39"
     assert (refused.value.status_code, refused.value.code) == (503, "server_is_overloaded")
     assert float(refused.value.response.headers["retry-after"]) >= 1
+
+
+def test_tenants_are_served_by_weight_though_one_comes_in_by_one_gateway_only(tmp_path: Path) -> None:
+    """The fairness run of loadtest, short: weights of 4 and 1 from a keys file, two gateways, tokens as they arrive."""
+    fleet = Fleet(slots=12, step_ms=50, num_workers=1)
+    load = Load(Sizes((4, 12), (2.0, 0.4), 16), fleet, warm_up_s=0, num_windows=1)
+    clients = serve(tmp_path, two_tenants(24, 12), load, window_s=4)
+    (served,) = clients.ledger.windows(clients.steady_s, 1, 4)
+    assert 3 < served["A"] / served["B"] < 5
 
 
 def _until_served(client: OpenAI) -> None:

@@ -9,9 +9,7 @@ import pytest
 from loadtest.valkey import Valkey
 from shared.config import RedisSettings
 from shared.redis_client import Scripts, connect
-from shared.request_queue import RequestQueue
-from shared.token_stream import TokenStream
-from tests.integration.queue_actors import MODEL, Actors
+from tests.integration.queue_actors import Actors, actors_on
 
 
 @pytest.fixture(scope="session")
@@ -31,8 +29,4 @@ async def scripts(valkey: Valkey) -> AsyncIterator[Scripts]:
 
 @pytest.fixture
 def actors(scripts: Scripts) -> Actors:
-    return Actors(
-        queue=RequestQueue(scripts, MODEL, retention_s=60, lease_ms=300),
-        stream=TokenStream(scripts, MODEL, retention_s=60, lease_ms=300),
-        scripts=scripts,
-    )
+    return actors_on(scripts)

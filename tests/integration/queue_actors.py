@@ -21,6 +21,11 @@ def tokens(*ids: int) -> bytes:
     return encode_frames([TokensFrame(0, list(ids), "".join(f"<{i}>" for i in ids))])
 
 
+def actors_on(scripts: Scripts) -> Actors:
+    queue = RequestQueue(scripts, MODEL, retention_s=60, lease_ms=300)
+    return Actors(queue, TokenStream(scripts, MODEL, retention_s=60, lease_ms=300), scripts)
+
+
 @dataclass
 class Actors:
     """`tail` tracks where each delivery's journal ends, as its worker sees it."""
@@ -53,6 +58,22 @@ class Actors:
     async def take_one(self, worker: str) -> Delivery:
         (delivery,) = await self.take(worker)
         return delivery
+
+    async def begin(self, request_id: str = "r1", worker: str = "w1") -> Delivery:
+        """Admitted, and taken by a worker that has just registered."""
+        await self.admit(request_id)
+        await self.register(worker)
+        return await self.take_one(worker)
+
+    async def begin_running(self, request_id: str = "r1", worker: str = "w1") -> Delivery:
+        """Begun, and with token 7 in its journal."""
+        delivery = await self.begin(request_id, worker)
+        await self.emit(worker, delivery, tokens(7))
+        return delivery
+
+    def forget_sent(self, d: Delivery) -> None:
+        """Its worker sends again from the beginning, as after a lost reply."""
+        self.tail[d.request_id, d.owner] = len(d.journal)
 
     async def emit(self, worker: str, d: Delivery, frames: bytes, *, final: str = "", num_tokens: int = 1) -> Emitted:
         tail = self.tail[d.request_id, d.owner]

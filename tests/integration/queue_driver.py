@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hypothesis.stateful import RuleBasedStateMachine
 
+from shared import keys
 from shared.config import RedisSettings
 from shared.redis_client import Scripts, connect
 from shared.request_queue import Delivery, RequestQueue
@@ -31,11 +32,25 @@ def cut(journal: bytes, num_frames: int) -> bytes:
     return b"".join(lines[: max(0, len(lines) - num_frames)])
 
 
-class AgelessScripts(Scripts):
-    """Workers share by how long an entry has waited: here all are old, or a slow machine would draw otherwise."""
+# Workers share by how long an entry has waited, and are rung by when they asked: a slow machine would draw otherwise.
+TIMELESS = {
+    "local YOUNG_MS = 100": "local YOUNG_MS = 0",
+    "local ASKS_AGAIN_MS = 2000": "local ASKS_AGAIN_MS = 1e9",
+    "local WOKEN_MS = 200": "local WOKEN_MS = 1e9",
+    "local BELL_MS = 10000": "local BELL_MS = 1e9",
+}
 
+
+def timeless(text: str) -> str:
+    """All entries are old, all who are idle have just asked, and who was woken is on its way until it asks."""
+    for old, new in TIMELESS.items():
+        text = text.replace(old, new)
+    return text
+
+
+class AgelessScripts(Scripts):
     def text(self, name: str) -> str:
-        return super().text(name).replace("local YOUNG_MS = 100", "local YOUNG_MS = 0")
+        return timeless(super().text(name))
 
 
 @dataclass
@@ -81,6 +96,7 @@ class QueueDriver(RuleBasedStateMachine):
         self.model = Model()
         self.workers: dict[str, dict[str, Held]] = {}
         self.reaped: dict[str, dict[str, Held]] = {}
+        self.is_paused = False
         self.num_names = 0
         self.num_tokens = 0
 
@@ -150,7 +166,20 @@ class QueueDriver(RuleBasedStateMachine):
     def journal(self, name: str) -> bytes:
         return self.run(self.stream.journal(name))
 
+    def set_paused(self, *, is_paused: bool) -> None:
+        self.is_paused = is_paused
+        key, by = keys.counts(MODEL), ["ann", "why"] if is_paused else ["ann"]
+        self.run(self.queue.scripts.run("pause" if is_paused else "resume", key, *by))
+
+    def rung_and_not(self) -> tuple[set[str], set[str]]:
+        """Workers on their way, each with its bell rung once; and live ones that are idle."""
+        woken = {name.decode() for name in self.command("ZRANGE", keys.woken(MODEL), 0, -1)}
+        assert {name: self.command("LLEN", keys.bell(MODEL, name)) for name in woken} == dict.fromkeys(woken, 1)
+        idle = {name.decode() for name in self.command("ZRANGE", keys.idle(MODEL), 0, -1)}
+        return woken, idle - self.model.late
+
     def end_everything(self) -> None:
+        self.set_paused(is_paused=False)
         for worker in list(self.workers):
             self.run(self.queue.unregister(worker, "nonce"))
             for name in self.model.running_at(worker):

@@ -75,13 +75,18 @@ class Model:
             self.end(name, "cancelled")
         return self.entries[name].state
 
+    def attach(self, name: str, gateway: str) -> None:
+        """An ended request has nobody added."""
+        if self.entries[name].state in UNDONE:
+            self.entries[name].gateways.add(gateway)
+
     def detach(self, name: str, gateway: str) -> str:
-        """The reply expected."""
+        """The reply expected, also of a repeat: `gateways` of an ended request are those that were there at its end."""
         entry = self.entries[name]
-        entry.gateways.discard(gateway)
         if entry.state not in UNDONE:
-            return entry.state
-        if entry.gateways:
+            return entry.state if gateway in entry.gateways else "left"
+        if entry.gateways - {gateway}:
+            entry.gateways.discard(gateway)
             return "left"
         self.end(name, "cancelled")
         return "cancelled"

@@ -35,7 +35,7 @@ async def test_admission_repeated_after_a_lost_reply_admits_once(actors: Actors)
 @pytest.mark.parametrize(
     ("bounds", "decision", "figures"),
     [
-        (Bounds(1, 0, 0), "full", ("2", "1")),
+        (Bounds(1, 0, 0), "full", ("2", "1", "0", "-1")),
         (Bounds(0, 7, 0), "tokens_full", ("8", "7")),
         (Bounds(0, 0, 5), "bytes_full", ("8", "5")),
         (Bounds(0, 0, 0, 1), "tenant_full", ("2", "1")),

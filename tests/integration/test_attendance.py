@@ -57,8 +57,8 @@ class Gateway:
 
 
 @contextlib.asynccontextmanager
-async def gateway_of(url: str, name: str) -> AsyncGenerator[Gateway]:
-    settings = GatewaySettings(redis_url=url, check_ms=20, lease_ms=600, heartbeat_ms=100, reap_ms=200)
+async def gateway_of(url: str, name: str, **settings_too: Any) -> AsyncGenerator[Gateway]:
+    settings = GatewaySettings(redis_url=url, check_ms=20, lease_ms=600, heartbeat_ms=100, reap_ms=200, **settings_too)
     metrics = GatewayMetrics(CollectorRegistry())
     scripts = Scripts(connect(settings))
     fanout = Fanout(settings, scripts, name, metrics)
@@ -185,10 +185,7 @@ async def test_a_joined_request_that_redis_lost_and_nobody_brings_back_is_an_err
 async def test_a_finished_request_is_read_from_its_journal_and_nobody_stays_attached(
     there: Gateway, actors: Actors
 ) -> None:
-    await actors.admit("r1")
-    await actors.register("w1")
-    delivery = await actors.take_one("w1")
-    await actors.emit("w1", delivery, tokens(7))
+    delivery = await actors.begin_running()
     await actors.finish("w1", delivery)
     await there.dispatcher.join("r1", "t")
     assert await there.all_ids() == [7]

@@ -40,6 +40,9 @@ async def busy(actors: Actors) -> Actors:
         (("ZADD", f"{BASE}deadlines", "1", "finished"), "has a deadline"),
         (("SET", f"{BASE}j:finished", ""), "without its end frame"),
         (("HSET", f"{BASE}r:running", "state", "waiting"), "waiting but delivered to w1"),
+        (("XGROUP", "CREATECONSUMER", f"{BASE}q:default:t", "w", "gone"), "has the consumer gone"),
+        (("ZADD", f"{BASE}idle", "1", "gone"), "idle has gone, who is not registered"),
+        (("ZADD", f"{BASE}woken", "1", "gone"), "woken has gone, who is not registered"),
     ],
 )
 async def test_damage_is_found(busy: Actors, damage: tuple[str, ...], words: str) -> None:

@@ -38,7 +38,10 @@ EXPECTED: dict[int, tuple[Callable[[Any], bool], list[str]]] = {
         ["running  running"],
     ),
     # Run after the commands: the retry has taken the letter with it.
-    6: (lambda r: entries(r) == [], ["poison", "prompt of 3 tokens", "runs again as"]),
+    6: (
+        lambda r: entries(r) == [],
+        ["poison", "prompt of 3 tokens", "runs again as", "0 run again, 0 letters are left"],
+    ),
     7: (lambda r: r == 3, ["is paused", "is resumed"]),
     8: (lambda r: r == 3, ["was told", "was told"]),
     9: (lambda r: r[:2] == ["cancelled", "request_cancelled"] and "@" in r[2], ["running is cancelled"]),
@@ -63,6 +66,7 @@ def words_of(line: str) -> list[str]:
 @pytest.fixture
 async def live(actors: Actors) -> AsyncIterator[Actors]:
     """One dead letter, one request running with a token, one waiting."""
+    actors.queue.lease_ms = 60_000  # the page is read at leisure
     await Registry(actors.scripts).publish_model(CARD, b"{}")
     await admit(actors, "poison")
     await kill(actors, "poison")

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-
 import pytest
 
 from shared import keys
 from shared.redis_client import Scripts
-from shared.request_queue import Delivery, LeaseLost, RequestQueue, Ticket
-from shared.token_stream import TokenStream
-from tests.integration.faults import MutatedScripts
+from shared.request_queue import Delivery, LeaseLost, Ticket
+from tests.integration import test_ends as ends
+from tests.integration.mutations import Defence, each_of, fails_without
 from tests.integration.queue_actors import MODEL, NO_BOUNDS, Actors, tokens
 
 
 async def command(actors: Actors, *words: str | bytes | int) -> None:
     await actors.scripts.client.execute_command(*words)  # type: ignore[attr-defined]
-
-
-async def running(actors: Actors) -> Delivery:
-    """r1 at w1, with token 7 in its journal."""
-    await actors.admit("r1")
-    await actors.register("w1")
-    delivery = await actors.take_one("w1")
-    await actors.emit("w1", delivery, tokens(7))
-    return delivery
 
 
 async def lose_tail(actors: Actors, delivery: Delivery) -> bytes:
@@ -35,7 +23,7 @@ async def lose_tail(actors: Actors, delivery: Delivery) -> bytes:
 
 
 async def an_old_owner_cannot_append(actors: Actors) -> None:
-    old = await running(actors)
+    old = await actors.begin_running()
     await actors.queue.release("r1", old.owner)
     new = await actors.take_one("w1")
     actors.tail[old.request_id, old.owner] = len(new.journal)
@@ -43,7 +31,7 @@ async def an_old_owner_cannot_append(actors: Actors) -> None:
 
 
 async def a_reaped_worker_is_told(actors: Actors) -> None:
-    delivery = await running(actors)
+    delivery = await actors.begin_running()
     await actors.lose("w1")
     await actors.reap()
     with pytest.raises(LeaseLost):
@@ -51,21 +39,21 @@ async def a_reaped_worker_is_told(actors: Actors) -> None:
 
 
 async def a_gap_is_not_closed_over(actors: Actors) -> None:
-    delivery = await running(actors)
+    delivery = await actors.begin_running()
     await lose_tail(actors, delivery)
     assert (await actors.emit("w1", delivery, tokens(8))).lost == {"r1": len(delivery.journal)}
 
 
 async def a_repeat_appends_nothing(actors: Actors) -> None:
-    delivery = await running(actors)
-    actors.tail[delivery.request_id, delivery.owner] = len(delivery.journal)
+    delivery = await actors.begin_running()
+    actors.forget_sent(delivery)
     await actors.emit("w1", delivery, tokens(7))
     assert await actors.ids("r1") == [7]
 
 
 async def of_a_repeat_with_more_only_the_rest_is_new(actors: Actors) -> None:
-    delivery = await running(actors)
-    actors.tail[delivery.request_id, delivery.owner] = len(delivery.journal)
+    delivery = await actors.begin_running()
+    actors.forget_sent(delivery)
     await actors.emit("w1", delivery, tokens(7) + tokens(8), num_tokens=2)
     assert await actors.ids("r1") == [7, 8]
     charged = await actors.scripts.client.hget(keys.base(MODEL) + "tenant:t", "vtime:default")
@@ -73,11 +61,11 @@ async def of_a_repeat_with_more_only_the_rest_is_new(actors: Actors) -> None:
 
 
 async def nothing_is_published_that_is_not_in_a_journal(actors: Actors) -> None:
-    delivery = await running(actors)
+    delivery = await actors.begin_running()
     pubsub = actors.scripts.client.pubsub()
     await pubsub.subscribe(keys.channel(MODEL, "g1"))
     await pubsub.get_message(timeout=1)
-    actors.tail[delivery.request_id, delivery.owner] = len(delivery.journal)
+    actors.forget_sent(delivery)
     await actors.emit("w1", delivery, tokens(9))
     await pubsub.ping()
     message = await pubsub.get_message(timeout=1)
@@ -86,7 +74,7 @@ async def nothing_is_published_that_is_not_in_a_journal(actors: Actors) -> None:
 
 
 async def after_a_silence_nobody_is_late(actors: Actors) -> None:
-    await running(actors)
+    await actors.begin_running()
     await command(actors, "ZADD", keys.lease(MODEL), 1, "w1")
     assert [(await actors.reap()).is_grace, (await actors.reap()).is_grace] == [True, True]
 
@@ -102,7 +90,7 @@ async def crashes(actors: Actors, request_id: str) -> int:
 
 
 async def who_makes_progress_is_not_blamed(actors: Actors) -> None:
-    await running(actors)
+    await actors.begin_running()
     await die(actors, "w1")
     assert await crashes(actors, "r1") == 0
 
@@ -117,7 +105,7 @@ async def who_kills_every_worker_is_dead_lettered(actors: Actors) -> None:
 
 
 async def an_orphan_is_one_that_no_gateway_holds(actors: Actors) -> None:
-    await running(actors)
+    await actors.begin_running()
     await actors.queue.attach("r1", "g2")
     await actors.forget_grace()
     await actors.reap("g1")
@@ -129,7 +117,7 @@ async def repair(actors: Actors, prefix: bytes, owner: str = "", *, send_prefix:
 
 
 async def what_a_client_saw_is_put_back(actors: Actors) -> None:
-    delivery = await running(actors)
+    delivery = await actors.begin_running()
     seen = await lose_tail(actors, delivery)
     await die(actors, "w1")
     await repair(actors, seen, send_prefix=True)
@@ -137,31 +125,31 @@ async def what_a_client_saw_is_put_back(actors: Actors) -> None:
 
 
 async def other_bytes_are_not_continued(actors: Actors) -> None:
-    delivery = await running(actors)
+    delivery = await actors.begin_running()
     assert await repair(actors, delivery.journal + tokens(9)) == "mismatch"
 
 
 async def a_live_attempt_sends_again_what_was_lost(actors: Actors) -> None:
-    delivery = await running(actors)
+    delivery = await actors.begin_running()
     seen = await lose_tail(actors, delivery)
     assert await repair(actors, seen, delivery.owner, send_prefix=True) == "wait"
 
 
 async def a_finished_journal_stays(actors: Actors) -> None:
-    delivery = await running(actors)
+    delivery = await actors.begin_running()
     await actors.finish("w1", delivery)
     assert await repair(actors, delivery.journal + tokens(9), send_prefix=True) == "contradiction"
 
 
 async def two_witnesses_are_not_spliced(actors: Actors) -> None:
-    delivery = await running(actors)
+    delivery = await actors.begin_running()
     await die(actors, "w1")
     await repair(actors, delivery.journal + tokens(8), send_prefix=True)
     assert await repair(actors, delivery.journal + tokens(5, 6), send_prefix=True) == "contradiction"
 
 
 async def a_forgotten_gateway_hears_again(actors: Actors) -> None:
-    delivery = await running(actors)
+    delivery = await actors.begin_running()
     await command(actors, "SREM", f"{keys.base(MODEL)}g:r1", "g1")
     await repair(actors, delivery.journal)
     assert (await actors.queue.heartbeat("w1", "nonce", b"{}")).owned["r1"][1] == ("g1",)
@@ -221,28 +209,19 @@ async def a_suspect_waits_for_who_is_unproven(actors: Actors) -> None:
 
 
 async def an_old_owner_cannot_release(actors: Actors) -> None:
-    old = await running(actors)
+    old = await actors.begin_running()
     await actors.queue.release("r1", old.owner)
     await actors.take_one("w1")
     assert not await actors.queue.release("r1", old.owner)
 
 
 async def one_of_two_gateways_leaves(actors: Actors) -> None:
-    await running(actors)
+    await actors.begin_running()
     await actors.queue.attach("r1", "g2")
     assert await actors.queue.detach("r1", "g1") == "left"
 
 
-@dataclass(frozen=True)
-class Defence:
-    """Taken out: `old` in the script becomes `new`, and the schedule fails."""
-
-    schedule: Callable[[Actors], Awaitable[None]]
-    script: str
-    old: str
-    new: str = ""
-
-
+LEAVING_REPEATED = ends.test_leaving_repeated_after_a_lost_reply_gets_the_same_answer_whatever_happened_since
 DEFENCES = [
     Defence(
         an_old_owner_cannot_append, "emit", "local is_owner, state = fields[1] == owner", "local is_owner, state = true"
@@ -254,7 +233,7 @@ DEFENCES = [
     Defence(of_a_repeat_with_more_only_the_rest_is_new, "emit", "#detail == #frames and", "true and"),
     Defence(nothing_is_published_that_is_not_in_a_journal, "emit", "if #bad == 0 then", "if true then"),
     Defence(after_a_silence_nobody_is_late, "reap", "if now - last > lease_ms then", "if false then"),
-    Defence(after_a_silence_nobody_is_late, "reap", "if now < grace then return {'grace'} end"),
+    Defence(after_a_silence_nobody_is_late, "reap", "if now < grace then return reply('grace') end"),
     Defence(who_makes_progress_is_not_blamed, "reap", "if has_grown(id, request.taken_length) then", "if false then"),
     Defence(who_kills_every_worker_is_dead_lettered, "reap", "if crashes <= max_crashes then", "if true then"),
     Defence(an_orphan_is_one_that_no_gateway_holds, "reap", "redis.call('SCARD', key('g', id)) == 0", "true"),
@@ -272,6 +251,8 @@ DEFENCES = [
     Defence(a_suspect_waits_for_who_is_unproven, "take", "if has_unproven() then return false end"),
     Defence(an_old_owner_cannot_release, "release", "or request.owner ~= owner"),
     Defence(one_of_two_gateways_leaves, "detach", "redis.call('SCARD', key('g', id)) == 0", "true"),
+    Defence(LEAVING_REPEATED, "detach", "'SISMEMBER', key('g', id), gateway) == 1", "'TIME')"),
+    Defence(LEAVING_REPEATED, "detach", "redis.call('SADD', key('g', id), gateway)"),
 ]
 SCHEDULES = {defence.schedule.__name__: defence.schedule for defence in DEFENCES}
 
@@ -282,13 +263,6 @@ async def test_the_schedule_holds(actors: Actors, name: str) -> None:
     assert await actors.problems() == []
 
 
-@pytest.mark.parametrize("defence", DEFENCES, ids=lambda d: f"{d.script}-{d.schedule.__name__}")
+@each_of(DEFENCES)
 async def test_without_its_defence_it_fails(scripts: Scripts, defence: Defence) -> None:
-    mutated = MutatedScripts(scripts.client, defence.script, defence.old, defence.new)
-    actors = Actors(
-        RequestQueue(mutated, MODEL, retention_s=60, lease_ms=300),
-        TokenStream(mutated, MODEL, retention_s=60, lease_ms=300),
-        mutated,
-    )
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
-        await defence.schedule(actors)
+    await fails_without(defence, scripts)

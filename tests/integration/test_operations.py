@@ -72,12 +72,12 @@ async def test_a_paused_model_is_admitted_to_and_not_taken_until_it_is_resumed(a
 
 async def test_resume_wakes_a_worker_and_pausing_wakes_none(actors: Actors, desk: Desk) -> None:
     await desk.pause("tiny", by="ann", why="")
-    await admit(actors, "r1")
     await actors.register("w1")
-    while await actors.scripts.client.blpop([keys.bell(MODEL)], 0.01):
-        assert (await actors.queue.take("w1", "nonce", slots=1, room=10)).num_waiting == 0
+    assert (await actors.queue.take("w1", "nonce", slots=1, room=10)).num_waiting == 0
+    await admit(actors, "r1")
+    assert await actors.scripts.client.exists(keys.bell(MODEL, "w1")) == 0
     await desk.resume("tiny", by="ann")
-    assert await actors.scripts.client.blpop([keys.bell(MODEL)], 5) is not None
+    assert await actors.scripts.client.blpop([keys.bell(MODEL, "w1")], 5) is not None
 
 
 async def test_what_runs_goes_on_in_a_paused_model(actors: Actors, desk: Desk) -> None:
@@ -162,6 +162,40 @@ async def test_a_retry_the_queue_has_no_room_for_keeps_the_letter(actors: Actors
     with pytest.raises(Overloaded, match="full 2 of 1"):
         await replace(desk, bounds=Bounds(1, 0, 0)).retry("poison", by="ann")
     assert [letter.request_id for letter in await desk.dead_letters("tiny")] == ["poison"]
+
+
+async def dead_letters(actors: Actors, *request_ids: str) -> None:
+    for request_id in request_ids:
+        await admit(actors, request_id)
+        await kill(actors, request_id)
+
+
+async def test_all_letters_run_again_the_oldest_first_until_there_is_no_room(actors: Actors, desk: Desk) -> None:
+    await dead_letters(actors, "first", "second", "third")
+    narrow = replace(desk, bounds=Bounds(2, 0, 0))
+    done, left = await narrow.retry_all("tiny", by="ann")
+    assert (list(done.retried), done.failed, left) == (["first", "second"], {}, 1)
+    assert "full 3 of 2" in done.stopped
+    assert [letter.request_id for letter in await desk.dead_letters()] == ["third"]
+    assert await audited(actors) == [("retried", "second", "ann"), ("retried", "first", "ann")]
+    assert (await desk.retry_all("", by="ann"))[1] == 0
+    assert (await actors.queue.counts())["waiting"] == 3
+
+
+async def test_all_letters_retried_twice_at_once_are_one_run_each(actors: Actors, desk: Desk) -> None:
+    await dead_letters(actors, "first", "second")
+    await asyncio.gather(*(desk.retry_all("tiny", by=by) for by in "ab"))
+    assert (await actors.queue.counts())["waiting"] == 2
+    assert await desk.dead_letters() == []
+
+
+async def test_a_letter_without_its_body_does_not_hinder_the_others(actors: Actors, desk: Desk) -> None:
+    await dead_letters(actors, "first", "second")
+    client: Any = actors.scripts.client
+    await client.delete(keys.body(MODEL, "first"))
+    done, left = await desk.retry_all("tiny", by="ann")
+    assert (list(done.retried), list(done.failed), left) == (["second"], ["first"], 1)
+    await client.flushall()
 
 
 async def test_a_dropped_letter_is_gone_with_its_body(actors: Actors, desk: Desk) -> None:

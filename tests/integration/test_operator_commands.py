@@ -98,6 +98,17 @@ async def test_a_dead_letter_is_listed_shown_and_retried(actors: Actors, headrac
     assert f"runs again as {retried}" in (await headrace("request", "poison")).stdout
 
 
+async def test_all_dead_letters_run_again_and_how_many_is_printed(actors: Actors, headrace: Headrace) -> None:
+    for request_id in ("first", "second"):
+        await admit(actors, request_id)
+        await kill(actors, request_id)
+    told = await headrace("dead", "retry", "--all", "tiny", "--by", "ann")
+    assert (told.exit_code, "2 run again, 0 letters are left" in told.stdout) == (0, True)
+    assert [(event, by) for event, _, by in await audited(actors)] == [("retried", "ann")] * 2
+    assert "0 run again" in (await headrace("dead", "retry", "--all")).stdout
+    assert (await headrace("dead", "retry")).exit_code == 2
+
+
 async def test_a_dead_letter_is_dropped_once(actors: Actors, headrace: Headrace) -> None:
     await admit(actors, "poison")
     await kill(actors, "poison")

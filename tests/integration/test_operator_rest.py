@@ -62,7 +62,7 @@ PATHS = [
     ("GET", "/queue"), ("GET", "/workers"), ("GET", "/workers/w1"), ("GET", "/fsck"),
     ("GET", "/requests/r1"), ("POST", "/requests/r1/cancel"),
     ("POST", "/workers/w1/drain"), ("POST", "/models/tiny/pause"), ("POST", "/models/tiny/resume"), ("GET", "/dead"),
-    ("GET", "/dead/r1"), ("POST", "/dead/r1/retry"), ("DELETE", "/dead/r1"),
+    ("GET", "/dead/r1"), ("POST", "/dead/r1/retry"), ("POST", "/dead/retry"), ("DELETE", "/dead/r1"),
 ]  # fmt: skip
 
 
@@ -134,6 +134,20 @@ async def test_dead_letters_are_listed_shown_retried_dropped(rest: httpx.AsyncCl
     assert await actors.state(new_id) == "waiting"
     assert (await rest.delete("/operator/v1/dead/second", params={"why": "known"})).status_code == 200
     assert error_of(await rest.delete("/operator/v1/dead/second")) == (404, "dead_letter_not_found")
+
+
+async def test_all_dead_letters_are_retried_and_what_there_is_no_room_for_stays(
+    rest: httpx.AsyncClient, actors: Actors
+) -> None:
+    for request_id in ("first", "second"):
+        await admit(actors, request_id)
+        await kill(actors, request_id)
+    done = (await rest.post("/operator/v1/dead/retry", params={"count": 1})).json()["data"]
+    assert ([row["request_id"] for row in done["retried"]], done["stopped"], done["left"]) == (["first"], "", 1)
+    done = (await rest.post("/operator/v1/dead/retry", params={"model": "tiny"})).json()["data"]
+    assert ([row["request_id"] for row in done["retried"]], done["left"]) == (["second"], 0)
+    assert {by for event, _, by in await audited(actors) if event == "retried"} == {"ann (127.0.0.1)"}
+    assert error_of(await rest.post("/operator/v1/dead/retry", params={"count": 1001}))[0] == 400
 
 
 async def test_bad_bodies_are_refused_in_openais_shape(rest: httpx.AsyncClient) -> None:

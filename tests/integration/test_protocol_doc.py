@@ -51,6 +51,8 @@ EXPECTED: dict[str, Callable[[Any], bool]] = {
     "TIME": lambda r: int(r[0]) > 1_600_000_000,
     "ZRANGE hr:{m}:deadlines 0 4 WITHSCORES": lambda r: r[0] == "waiting" and int(r[1]) > 1_600_000_000_000,
     "ZRANGE hr:{m}:lease 0 -1 WITHSCORES": lambda r: r[0] == "w1" and int(r[1]) > 1_600_000_000_000,
+    "ZRANGE hr:{m}:idle 0 -1": lambda r: r == ["w2"],
+    "ZRANGE hr:{m}:woken 0 -1 WITHSCORES": lambda r: r[0] == "w3" and int(r[1]) > 1_600_000_000_000,
     "HGETALL hr:{m}:w:w1": lambda r: {"nonce", "info", "load", "registered_at", "beat_at"} <= pairs(r).keys(),
     "ZRANGE hr:{m}:own:w1 0 -1 WITHSCORES": lambda r: r[0] == "running" and int(r[1]) > 1_600_000_000_000,
     "XPENDING hr:{m}:q:default:t w - + 20": lambda r: len(r) == 1 and r[0][1] == "w1" and r[0][2] >= 0,
@@ -99,7 +101,10 @@ def as_the_shell_gives_them() -> dict[str, list[str]]:
 
 @pytest.fixture
 async def live(actors: Actors) -> AsyncIterator[Actors]:
-    """One request dead-lettered with its worker, one finished, one running with two tokens, one waiting."""
+    """One request dead-lettered with its worker, one finished, one running with two tokens, one waiting.
+
+    Of two idle workers one was rung for it.
+    """
     registry = Registry(actors.scripts)
     await registry.publish_model(CARD, b"{}")
     await registry.beat_gateway("g1", 60_000, 60_000)
@@ -116,6 +121,9 @@ async def live(actors: Actors) -> AsyncIterator[Actors]:
     await actors.emit("w1", delivery, tokens(7))
     await actors.emit("w1", delivery, tokens(8))
     await actors.queue.heartbeat("w1", "nonce", b"{}")
+    for idle in ("w2", "w3"):
+        await actors.register(idle)
+        await actors.take(idle)
     await actors.admit("waiting", deadline_ms=60_000)
     listening = actors.scripts.client.pubsub()
     await listening.subscribe(keys.channel(MODEL, "g1"))

@@ -16,7 +16,7 @@ from shared.request_queue import Bounds, LeaseLost
 from shared.schemas import EndFrame
 from tests.integration.queue_actors import MODEL, tokens
 from tests.integration.queue_driver import QueueDriver, cut, some
-from tests.integration.queue_model import UNDONE, Entry
+from tests.integration.queue_model import Entry
 
 TIMES = st.integers(1, 3)
 GATEWAYS = st.sampled_from(("g1", "g2"))
@@ -65,7 +65,7 @@ class QueueMachine(QueueDriver):
     @rule(pick=PICK, times=TIMES, gateway=GATEWAYS)
     def attach(self, pick: int, times: int, gateway: str) -> None:
         name = some(pick, self.model.entries)
-        self.model.entries[name].gateways.add(gateway)
+        self.model.attach(name, gateway)
         for _ in range(times):
             assert self.run(self.queue.attach(name, gateway)) == self.model.entries[name].state
 
@@ -76,8 +76,7 @@ class QueueMachine(QueueDriver):
         name = some(pick, self.model.entries)
         entry, journal = self.model.entries[name], self.journal(name)
         seen = cut(journal, missed)
-        if entry.state in UNDONE:
-            entry.gateways.add(gateway)
+        self.model.attach(name, gateway)
         for _ in range(times):
             repaired = self.run(self.stream.repair(name, gateway, seen, ""))
             assert (repaired.verdict, repaired.state, seen + repaired.tail) == ("tail", entry.state, journal)
@@ -184,6 +183,13 @@ class QueueMachine(QueueDriver):
         for name in self.model.running_at(worker):
             self.model.go_back(name)
 
+    # operators
+
+    @rule(times=TIMES, is_paused=st.sampled_from((True, False, False)))
+    def pause(self, times: int, is_paused: bool) -> None:
+        for _ in range(times):
+            self.set_paused(is_paused=is_paused)
+
     # time and death
 
     @precondition(lambda self: self.workers)
@@ -237,6 +243,12 @@ class QueueMachine(QueueDriver):
     @invariant()
     def fsck_finds_nothing(self) -> None:
         assert self.run(self.actors.problems()) == []
+
+    @invariant()
+    def as_many_are_woken_as_wait_or_nobody_is_idle(self) -> None:
+        woken, idle = self.rung_and_not()
+        waiting = sum(entry.state == "waiting" for entry in self.model.entries.values())
+        assert self.is_paused or not idle or waiting <= len(woken)
 
     def teardown(self) -> None:
         try:

@@ -15,11 +15,8 @@ async def books_balance(actors: Actors):
 
 
 async def running(actors: Actors):
-    """r1 with token 7 in its journal, held by w1."""
-    await actors.admit("r1")
-    await actors.register("w1")
-    delivery = await actors.take_one("w1")
-    await actors.emit("w1", delivery, tokens(7))
+    """r1 with token 7 in its journal, held by w1, and that journal."""
+    delivery = await actors.begin_running()
     return delivery, delivery.journal + tokens(7)
 
 

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-
-import pytest
-
 from shared.redis_client import Scripts
-from shared.request_queue import RequestQueue
-from shared.token_stream import TokenStream
 from tests.integration import test_deadlines as deadlines
 from tests.integration import test_idempotency as idempotency
 from tests.integration import test_service_classes as classes
-from tests.integration.faults import MutatedScripts
-from tests.integration.queue_actors import MODEL, Actors
-
-
-@dataclass(frozen=True)
-class Defence:
-    schedule: Callable[[Actors], Awaitable[None]]
-    script: str
-    old: str
-    new: str = ""
-
+from tests.integration.mutations import Defence, each_of, fails_without
 
 DEFENCES = [
     Defence(idempotency.test_a_second_request_finds_the_first, "admit", "return {'same', known_id}", "known = nil"),
@@ -89,13 +72,6 @@ DEFENCES = [
 ]
 
 
-@pytest.mark.parametrize("defence", DEFENCES, ids=lambda d: f"{d.script}-{d.old[:24]}")
+@each_of(DEFENCES)
 async def test_without_its_defence_it_fails(scripts: Scripts, defence: Defence) -> None:
-    mutated = MutatedScripts(scripts.client, defence.script, defence.old, defence.new)
-    actors = Actors(
-        RequestQueue(mutated, MODEL, retention_s=60, lease_ms=300),
-        TokenStream(mutated, MODEL, retention_s=60, lease_ms=300),
-        mutated,
-    )
-    with pytest.raises(AssertionError):
-        await defence.schedule(actors)
+    await fails_without(defence, scripts)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.catalogue import Catalogue
 from gateway.upkeep import Upkeep
 from loadtest.valkey import Valkey
+from shared import keys
 from shared.config import GatewaySettings
 from shared.errors import ModelNotFound
 from shared.observability import GatewayMetrics
@@ -77,3 +79,18 @@ async def test_a_model_the_server_lost_is_still_found_for_a_while(gateway: Any, 
     assert catalogue.find(card.name) == card
     with pytest.raises(ModelNotFound, match=card.name):
         catalogue.find("another")
+
+
+async def test_a_paused_model_is_shown_by_its_metric_also_when_another_revision_of_it_is_not(scripts: Scripts) -> None:
+    metrics = GatewayMetrics(CollectorRegistry())
+    catalogue = Catalogue(GatewaySettings(), scripts, metrics)
+    card = await publish(scripts)
+    await scripts.client.hset(
+        keys.MODELS, "other", msgspec.json.encode(msgspec.structs.replace(card, revision="other"))
+    )
+    shown: list[float | None] = []
+    for script, *args in (("resume", "ann"), ("pause", "ann", "bad weights"), ("resume", "ann")):
+        await scripts.run(script, keys.counts(card.revision), *args)
+        await catalogue._refresh()
+        shown.append(metrics.registry.get_sample_value("headrace_model_paused", {"model": card.name}))
+    assert shown == [0.0, 1.0, 0.0]

@@ -16,7 +16,7 @@ from worker.model.runner import LoadedModel
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 if not HAS_TORCH:
-    collect_ignore_glob = ["test_*.py"]
+    collect_ignore_glob = ["test_*.py", "*/test_*.py"]
 
 Load = Callable[..., LoadedModel]
 

@@ -27,6 +27,7 @@ _PARTS = {
 _TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
 _CONFIG = {
     "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
     "vocab_size": 49_152,
     "hidden_size": 576,
     "intermediate_size": 1536,

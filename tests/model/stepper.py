@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from worker.model.runner import Runner, StepBatch
+from worker.model.sampling.rows import NO_LOGPROBS, SamplingRows
 
 
 @dataclass(eq=False)
@@ -32,6 +33,25 @@ class Sequence:
     @property
     def is_done(self) -> bool:
         return len(self.made) >= self.max_new
+
+
+def sampling_of(sampled: list[Sequence]) -> SamplingRows | None:
+    """None when all of them are greedy."""
+    drawn = np.array([i for i, sequence in enumerate(sampled) if sequence.temperature > 0], np.int64)
+    if not len(drawn):
+        return None
+    owners = [sampled[i] for i in drawn]
+    return SamplingRows(
+        samples=drawn,
+        positions=np.array([len(sequence.token_ids) for sequence in owners], np.int64),
+        temperature=np.array([sequence.temperature for sequence in owners], np.float32),
+        top_p=np.ones(len(owners), np.float32),
+        top_k=np.zeros(len(owners), np.int64),
+        min_p=np.zeros(len(owners), np.float32),
+        seed=np.array([sequence.seed for sequence in owners], np.uint64),
+        choice=np.zeros(len(owners), np.int64),
+        num_logprobs=np.full(len(owners), NO_LOGPROBS, np.int64),
+    )
 
 
 class Stepper:
@@ -73,17 +93,12 @@ class Stepper:
             seq_lens=np.array(seq_lens),
             block_tables=tables,
             sample_seqs=np.array(sampled, np.int64),
-            sample_positions=np.array([len(sequence.token_ids) for sequence in chosen], np.int64),
-            temperature=np.array([sequence.temperature for sequence in chosen], np.float32),
-            top_p=np.ones(len(chosen), np.float32),
-            top_k=np.zeros(len(chosen), np.int64),
-            seed=np.array([sequence.seed for sequence in chosen], np.uint64),
-            choice=np.zeros(len(chosen), np.int64),
+            sampling=sampling_of(chosen),
         )
 
     def step(self, work: list[tuple[Sequence, int]]) -> None:
         batch = self.batch(work)
-        made = self.runner.execute(batch)
+        made = self.runner.execute(batch).token_ids
         for sequence, count in work:
             sequence.num_computed += count
         for seq, token_id in zip(batch.sample_seqs, made, strict=True):

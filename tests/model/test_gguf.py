@@ -12,14 +12,16 @@ import pytest
 from shared.errors import ConfigurationError
 from shared.text.tokenizer import Tokenizer
 from tests.model.conftest import Load
-from worker.model.gguf import GGUFCheckpoint
+from worker.model.checkpoints.gguf import GGUFCheckpoint
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 PIECES = ["▁", "a", "b", "c", "▁a", "ab", "▁ab", "abc"]
 
 
-def write_gguf(path: Path, tokenizer: dict[str, Any], architecture: str = "llama") -> Path:
-    """Metadata and one tensor: enough to open, not to run."""
+def write_gguf(
+    path: Path, tokenizer: dict[str, Any], architecture: str = "llama", embedding: np.ndarray | None = None
+) -> Path:
+    """Metadata and a tensor or two: enough to open, not to run."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(1)
     writer.add_context_length(64)
@@ -30,6 +32,7 @@ def write_gguf(path: Path, tokenizer: dict[str, Any], architecture: str = "llama
     writer.add_tokenizer_model(tokenizer["model"])
     writer.add_token_list(tokenizer["tokens"])
     writer.add_token_types(tokenizer["types"])
+    writer.add_add_space_prefix(tokenizer.get("space_prefix", True))
     if "scores" in tokenizer:
         writer.add_token_scores(tokenizer["scores"])
     if "merges" in tokenizer:
@@ -38,6 +41,8 @@ def write_gguf(path: Path, tokenizer: dict[str, Any], architecture: str = "llama
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_tensor("output_norm.weight", np.ones(8, np.float32))
+    if embedding is not None:
+        writer.add_tensor("token_embd.weight", embedding)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -78,7 +83,9 @@ def test_sentencepiece_merges_follow_the_scores_and_bytes_stand_in(tmp_path: Pat
     assert [tokens[i] for i in tokenizer.encode("ab é", add_special_tokens=True)] == pieces
 
 
-@pytest.mark.parametrize(("pre", "pieces"), [("smollm", 5), ("llama-bpe", 3), ("gpt-2", 2)])
+@pytest.mark.parametrize(
+    ("pre", "pieces"), [("smollm", 5), ("llama-bpe", 3), ("gpt-2", 2), ("qwen2", 5), ("tekken", 5)]
+)
 def test_pre_tokenizers_split_digits_each_their_way(tmp_path: Path, pre: str, pieces: int) -> None:
     checkpoint, tokenizer = opened(write_gguf(tmp_path / "m.gguf", byte_level(pre)))
     ids = tokenizer.encode("1234 a")
@@ -86,11 +93,28 @@ def test_pre_tokenizers_split_digits_each_their_way(tmp_path: Path, pre: str, pi
     assert checkpoint.stop_token_ids == (2,)
 
 
+def test_published_names_of_end_tokens_stop_beside_the_stated_one(tmp_path: Path) -> None:
+    """Qwen's files name one of their two."""
+    tokenizer = byte_level("qwen2")
+    tokenizer["tokens"][0] = "<|endoftext|>"
+    assert opened(write_gguf(tmp_path / "m.gguf", tokenizer))[0].stop_token_ids == (0, 2)
+
+
+def test_user_defined_runs_of_spaces_are_pieces(tmp_path: Path) -> None:
+    """As Gemma's files have them: spelled as spaces, in a vocabulary that writes a space as a mark."""
+    tokenizer: dict[str, Any] = sentencepiece() | {"space_prefix": False}
+    tokenizer["tokens"], tokenizer["types"] = [*tokenizer["tokens"], "  "], [*tokenizer["types"], 4]
+    tokenizer["scores"] = [*tokenizer["scores"], -1000.0]
+    _, built = opened(write_gguf(tmp_path / "m.gguf", tokenizer))
+    assert [tokenizer["tokens"][i] for i in built.encode("ab  c a")] == ["ab", "  ", "c", "▁a"]
+    assert built.decode(built.encode("ab  c a")) == "ab  c a"
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "architecture", "words"),
     [
-        (byte_level("smollm"), "gemma3", "gemma3"),
-        (byte_level("tekken"), "llama", "tekken"),
+        (byte_level("smollm"), "mamba", "'mamba' is not supported; supported in GGUF are llama, qwen2, qwen3, gemma3"),
+        (byte_level("dbrx"), "llama", "dbrx"),
         (byte_level("smollm") | {"model": "t5"}, "llama", "t5"),
     ],
 )

@@ -91,11 +91,7 @@ def test_a_tokenizer_that_adds_bos_by_itself_is_seen(load: Load, tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"architectures": ["Qwen2ForCausalLM"]}, "Qwen2ForCausalLM"),
-        ({"attention_bias": True}, "attention_bias"),
-        ({"hidden_act": "gelu"}, "gelu"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2}}, "yarn"),
-        ({"sliding_window": 64}, "sliding window"),
+        ({"architectures": ["OPTForCausalLM"]}, "OPTForCausalLM"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
     ],
 )
@@ -115,7 +111,7 @@ def test_weights_that_contradict_the_config_are_refused(load: Load, tmp_path: Pa
     write_model(tmp_path)
     settings = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(settings | {"intermediate_size": 64}))
-    with pytest.raises(ConfigurationError, match=r"mlp\.gate_proj has the shape \(48, 32\), not \(64, 32\)"):
+    with pytest.raises(ConfigurationError, match=r"mlp\.gate_proj\.weight has the shape \(48, 32\), not \(64, 32\)"):
         load(tmp_path)
 
 

@@ -7,22 +7,25 @@ engine is built: a worker that simulates needs none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shared.schemas import ModelCard, TokenizerBlob
 from shared.text.tokenizer import Tokenizer
 from worker.backends.interface import Engine
 from worker.engine.engine import EngineCore
-from worker.engine.kv_cache_manager import KVCacheManager
-from worker.engine.policies import FirstComeFirstServed
-from worker.engine.scheduler import Scheduler
+from worker.engine.request import Vocabulary
+from worker.engine.scheduling.config import SchedulerConfig
+from worker.engine.structured import Automata
+from worker.model.cpu.choice import KernelConfig
+from worker.model.cuda.choice import CudaOptions
 from worker.model.runner import LoadedModel
 from worker.model.step_builder import RunnerExecutor, StepBuilder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeConfig:
-    """`threads` 0: the number PyTorch takes by itself. `max_context` 0: as long as the model's."""
+    """`threads` 0: one a core, or what PyTorch takes by itself. `max_context` 0: as long as the model's.
+    `kernels`: how a CPU computes; `cuda`: how a GPU does."""
 
     model_path: str
     name: str | None = None
@@ -30,8 +33,10 @@ class NativeConfig:
     threads: int = 0
     kv_cache_mb: int = 1024
     max_context: int = 0
-    max_num_seqs: int = 32
-    max_step_tokens: int = 256
+    dtype: str = "auto"
+    kernels: KernelConfig = field(default_factory=KernelConfig)
+    cuda: CudaOptions = field(default_factory=CudaOptions)
+    scheduling: SchedulerConfig = field(default_factory=SchedulerConfig)
 
 
 def build_native(config: NativeConfig, *, progress: Callable[[str], None] | None = None) -> Engine:
@@ -48,24 +53,27 @@ def build_native(config: NativeConfig, *, progress: Callable[[str], None] | None
         threads=config.threads,
         kv_cache_bytes=config.kv_cache_mb << 20,
         max_context=config.max_context,
+        dtype=config.dtype,
+        kernels=config.kernels,
+        cuda=config.cuda,
         progress=progress,
     )
-    return compose_native(model, max_num_seqs=config.max_num_seqs, max_step_tokens=config.max_step_tokens)
+    return compose_native(model, config.scheduling)
 
 
-def compose_native(model: LoadedModel, *, max_num_seqs: int, max_step_tokens: int) -> Engine:
+def compose_native(model: LoadedModel, scheduling: SchedulerConfig) -> Engine:
     """The engine over a loaded model, which it then owns."""
     runner = model.runner
-    kv = KVCacheManager(num_blocks=runner.num_blocks, block_size=runner.block_size)
     card: ModelCard = model.card
     blob: TokenizerBlob = model.tokenizer_blob
     builder = StepBuilder(
-        max_num_seqs=max_num_seqs, max_seq_tokens=card.max_request_tokens, block_size=runner.block_size
+        max_num_seqs=scheduling.max_num_seqs, max_seq_tokens=card.max_request_tokens, block_size=runner.block_size
     )
+    tokenizer = Tokenizer.from_blob(blob)
     return EngineCore(
         card,
         blob,
-        scheduler=Scheduler(kv, FirstComeFirstServed(), max_num_seqs=max_num_seqs, max_step_tokens=max_step_tokens),
+        scheduler=scheduling.build(num_blocks=runner.num_blocks, block_size=runner.block_size),
         executor=RunnerExecutor(runner, builder),
-        new_decoder=Tokenizer.from_blob(blob).incremental,
+        vocabulary=Vocabulary(tokenizer.incremental, Automata.of_model(tokenizer, card).open),
     )

@@ -2,27 +2,29 @@
 
 For load tests, chaos runs and gateways on machines that could not hold a model. Tokens depend on prompt, seed,
 choice and position only (greedy ones not on the seed), so resumed and preempted requests can be compared word for
-word. It ends by max_tokens, unless it is asked for an eos probability.
+word. It ends by max_tokens, unless it is asked for an eos probability. It obeys min_tokens and constraints; having no
+logits, it makes logprobs up, and penalties and biases change nothing.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from weakref import WeakKeyDictionary
 
-from shared.schemas import ModelCard
+import numpy as np
+
+from shared.schemas import ModelCard, TokenLogprobs
 from shared.text.tokenizer import Tokenizer, blob_digest
 from worker.backends.interface import Engine
 from worker.backends.simulated_text import SimulatedText, mix
 from worker.engine.engine import EngineCore
-from worker.engine.executor import Schedule
-from worker.engine.kv_cache_manager import KVCacheManager
-from worker.engine.policies import FirstComeFirstServed
-from worker.engine.request import Sequence
-from worker.engine.scheduler import Scheduler
+from worker.engine.executor import NewTokens, Schedule
+from worker.engine.request import Sequence, Vocabulary
+from worker.engine.scheduling.config import SchedulerConfig
+from worker.engine.structured import Automata, BitArray
 
 BLOCK_SIZE = 16
 CREATED_S = 1_764_547_200  # the model is this file: every worker must register the same card
@@ -33,8 +35,7 @@ class SimulatedConfig:
     """A step costs `step_us`, and for each sequence and each token of a prefill what is said here."""
 
     name: str = "simulated"
-    max_num_seqs: int = 32
-    max_step_tokens: int = 256
+    scheduling: SchedulerConfig = field(default_factory=SchedulerConfig)
     kv_cache_tokens: int = 65_536
     max_context: int = 8192
     prefill_us_per_token: float = 200.0
@@ -51,11 +52,18 @@ class SimulatedExecutor:
         self._eos_below = int(config.eos_probability * (1 << 64))
         self._keys: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
 
-    def execute(self, schedule: Schedule) -> list[int]:
+    def execute(self, schedule: Schedule) -> NewTokens:
         cost_us = self.cost_us(schedule)
         if cost_us > 0:
             self._sleep(cost_us / 1e6)
-        return [self._next_token(sequence) for sequence in schedule.sampled]
+        token_ids = [self._next_token(sequence) for sequence in schedule.sampled]
+        asked = enumerate(zip(schedule.sampled, token_ids, strict=True))
+        logprobs = {
+            index: self._logprobs(sequence, token_id)
+            for index, (sequence, token_id) in asked
+            if sequence.params.logprobs is not None
+        }
+        return NewTokens(token_ids, logprobs)
 
     def cost_us(self, schedule: Schedule) -> float:
         num_prefill_tokens = sum(num_tokens for num_tokens in schedule.chunks.values() if num_tokens > 1)
@@ -69,43 +77,57 @@ class SimulatedExecutor:
         pass
 
     def _next_token(self, sequence: Sequence) -> int:
+        key, index, banned = self._key(sequence), sequence.num_generated_tokens, sequence.banned_ids
+        if sequence.automaton is not None:
+            allowed = _allowed_ids(sequence.automaton.mask())
+            free = [token_id for token_id in allowed if token_id not in banned]
+            return self._text.allowed_token(key, index, free or allowed)
+        if self._eos_below and mix(mix(key) ^ index) < self._eos_below and self._text.eos_id not in banned:
+            return self._text.eos_id
+        return self._text.token(key, index)
+
+    def _key(self, sequence: Sequence) -> int:
         key = self._keys.get(sequence)
         if key is None:
             key = self._keys[sequence] = _key_of(sequence)
-        index = sequence.num_generated_tokens
-        if self._eos_below and mix(mix(key) ^ index) < self._eos_below:
-            return self._text.eos_id
-        return self._text.token(key, index)
+        return key
+
+    def _logprobs(self, sequence: Sequence, token_id: int) -> TokenLogprobs:
+        """The likelier the lower the id's distance to the chosen one's."""
+        logprob = -(mix(self._key(sequence) ^ sequence.num_generated_tokens) % 1000) / 1000
+        count = sequence.params.logprobs or 0
+        rivals = [((token_id + rank) % self._text.vocab_size, logprob - rank) for rank in range(count)]
+        return TokenLogprobs(logprob, tuple(rivals))
 
 
 def build_simulated(config: SimulatedConfig, *, sleep: Callable[[float], None] = time.sleep) -> Engine:
     text = SimulatedText()
     blob = text.blob()
-    kv = KVCacheManager(num_blocks=config.kv_cache_tokens // BLOCK_SIZE + 1, block_size=BLOCK_SIZE)
+    scheduler = config.scheduling.build(num_blocks=config.kv_cache_tokens // BLOCK_SIZE + 1, block_size=BLOCK_SIZE)
     digest = blake2b(f"{blob_digest(blob)} {config.eos_probability}".encode(), digest_size=6).hexdigest()
     card = ModelCard(
         name=config.name,
         revision=f"{config.name}@{digest}",
         architecture="simulated",
         context_length=config.max_context,
-        max_request_tokens=min(config.max_context, kv.capacity_tokens),
+        max_request_tokens=min(config.max_context, scheduler.kv.capacity_tokens),
         vocab_size=text.vocab_size,
         stop_token_ids=(text.eos_id,),
         tokenizer_digest=blob_digest(blob),
         created_s=CREATED_S,
     )
+    tokenizer = Tokenizer.from_blob(blob)
     return EngineCore(
         card,
         blob,
-        scheduler=Scheduler(
-            kv,
-            FirstComeFirstServed(),
-            max_num_seqs=config.max_num_seqs,
-            max_step_tokens=config.max_step_tokens,
-        ),
+        scheduler=scheduler,
         executor=SimulatedExecutor(config, text, sleep),
-        new_decoder=Tokenizer.from_blob(blob).incremental,
+        vocabulary=Vocabulary(tokenizer.incremental, Automata.of_model(tokenizer, card).open),
     )
+
+
+def _allowed_ids(mask: BitArray) -> list[int]:
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
 
 
 def _key_of(sequence: Sequence) -> int:

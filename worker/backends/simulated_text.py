@@ -8,6 +8,7 @@ word a token. Knows no engine. Invariant: a token depends on the key and the ind
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from shared.schemas import TokenizerBlob
 
@@ -48,6 +49,7 @@ class SimulatedText:
         self._openings = [self._word_id(space + word) for word in OPENINGS]
         self._words = [self._word_id(space + word) for word in WORDS]
         self._period = self._ids["."]
+        self._closing = [self._ids[mark] for mark in '"]}']
         self.eos_id = self._ids[EOS_TOKEN]
         self.vocab_size = len(self._ids)
 
@@ -59,6 +61,16 @@ class SimulatedText:
             return self._period
         choices = self._words if place else self._openings if index else self._first
         return choices[drawn % len(choices)]
+
+    def allowed_token(self, key: int, index: int, allowed: Sequence[int]) -> int:
+        """One of `allowed`, at least one, that tends to an end: it ends where it may, and closes what it opened half of
+        the time."""
+        if self.eos_id in allowed:
+            return self.eos_id
+        drawn = mix(key + index)
+        closing = [token_id for token_id in self._closing if token_id in allowed]
+        choices = closing if closing and drawn & 1 else allowed
+        return choices[(drawn >> 1) % len(choices)]
 
     def blob(self) -> TokenizerBlob:
         byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

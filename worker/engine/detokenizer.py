@@ -40,10 +40,13 @@ class Detokenizer:
         self._held = ""
         self.is_stopped = False
 
-    def push(self, token_id: int) -> str:
-        """The text that `token_id` releases. Sets `is_stopped` when a stop string completed."""
+    def push(self, token_id: int, *, may_stop: bool = True) -> str:
+        """The text that `token_id` releases. Sets `is_stopped` when a stop string completed.
+
+        Stop strings are not looked for in the text of a token that may not stop: nothing of it is held.
+        """
         text = self._held + self._decoder.push(token_id)
-        if not self._stops:
+        if not self._stops or not may_stop:
             self._held = ""
             return text
         if self._is_cut(text):

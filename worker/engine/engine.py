@@ -8,11 +8,10 @@ output that has an outcome; its tokens depend on its prompt, parameters and seed
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 
-from shared.errors import HeadraceError
+from shared.errors import HeadraceError, RequestFailed
 from shared.schemas import (
     ChoiceEndFrame,
     EndFrame,
@@ -23,17 +22,14 @@ from shared.schemas import (
     Prefix,
     Request,
     TokenizerBlob,
+    TokenLogprobs,
     TokensFrame,
 )
-from worker.engine.detokenizer import Decoder
-from worker.engine.executor import Executor, Schedule
+from worker.engine.executor import Executor, NewTokens, Schedule, Work
 from worker.engine.outputs import EngineLoad, StepOutput
-from worker.engine.request import LiveRequest, Sequence, check_servable, open_request
-from worker.engine.scheduler import Scheduler
-
-
-def unix_ms() -> int:
-    return time.time_ns() // 1_000_000
+from worker.engine.request import Arrival, LiveRequest, Sequence, Vocabulary, check_servable, open_request
+from worker.engine.scheduling.scheduler import Scheduler
+from worker.engine.stats import SYSTEM_CLOCK, Clock, StepRecorder
 
 
 class EngineCore:
@@ -48,15 +44,16 @@ class EngineCore:
         *,
         scheduler: Scheduler,
         executor: Executor,
-        new_decoder: Callable[[], Decoder],
-        now_ms: Callable[[], int] = unix_ms,
+        vocabulary: Vocabulary,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.card = card
         self.tokenizer_blob = tokenizer_blob
         self._scheduler = scheduler
         self._executor = executor
-        self._new_decoder = new_decoder
-        self._now_ms = now_ms
+        self._vocabulary = vocabulary
+        self._clock = clock
+        self.recorder = StepRecorder(clock.seconds)
         self._max_tokens = min(card.max_request_tokens, scheduler.kv.capacity_tokens)
         self._live: dict[str, LiveRequest] = {}
         self._outputs: dict[str, StepOutput] = {}
@@ -90,11 +87,17 @@ class EngineCore:
                     self._scheduler.drop(sequence)
 
     def step(self) -> list[StepOutput]:
+        began = self._clock.seconds()
         schedule = self._scheduler.schedule()
-        token_ids = self._executor.execute(schedule) if schedule.chunks else []
-        texts = self._scheduler.update(schedule, token_ids)
+        scheduled, work = self._clock.seconds(), schedule.work()
+        made = self._executor.execute(schedule) if schedule.chunks else NewTokens([])
+        executed = self._clock.seconds()
+        texts = self._scheduler.update(schedule, made.token_ids)
+        outputs = self._collect(schedule, made, texts)
         self._num_steps += 1
-        return self._collect(schedule, token_ids, texts)
+        if schedule.chunks:
+            self._record(schedule, work, (began, scheduled, executed))
+        return outputs
 
     def has_work(self) -> bool:
         return bool(self._live or self._outputs)
@@ -110,6 +113,7 @@ class EngineCore:
             kv_blocks_used=scheduler.kv.num_used,
             preemptions=scheduler.num_preemptions,
             steps=self._num_steps,
+            last_step=self.recorder.last,
         )
 
     def close(self) -> None:
@@ -120,9 +124,9 @@ class EngineCore:
         return open_request(
             request,
             prefixes,
-            arrival=self._num_added,
+            arrival=Arrival(self._num_added, self._clock.seconds(), self._scheduler.kv.salt_of(request.tenant)),
             eos_ids=self.card.stop_token_ids,
-            new_decoder=self._new_decoder,
+            vocabulary=self._vocabulary,
         )
 
     def _refuse(self, request_id: str, error: HeadraceError) -> None:
@@ -138,28 +142,42 @@ class EngineCore:
             frames.append(TokensFrame(sequence.choice, [], text))
         frames.append(ChoiceEndFrame(sequence.choice, str(sequence.finish_reason)))
 
-    def _collect(self, schedule: Schedule, token_ids: list[int], texts: list[str]) -> list[StepOutput]:
+    def _collect(self, schedule: Schedule, made: NewTokens, texts: list[str]) -> list[StepOutput]:
         for sequence in schedule.preempted:
-            event = EventFrame("preempted", {"choice": sequence.choice, "at": self._now_ms()})
+            event = EventFrame("preempted", {"choice": sequence.choice, "at": self._clock.unix_ms()})
             self._output_of(sequence.request_id).frames.append(event)
-        for sequence, token_id, text in zip(schedule.sampled, token_ids, texts, strict=True):
-            self._take_token(sequence, token_id, text)
-        for sequence in schedule.sampled:
-            if sequence.finish_reason is not None and sequence.request_id in self._live:
+        ended: list[Sequence] = []
+        for index, (sequence, token_id) in enumerate(zip(schedule.sampled, made.token_ids, strict=True)):
+            self._take_token(sequence, token_id, texts[index], made.logprobs.get(index))
+            if sequence.finish_reason is not None:
+                ended.append(sequence)
+        for sequence in ended:
+            if sequence.request_id in self._live:
                 self._settle_if_ended(self._live[sequence.request_id])
         outputs, self._outputs = self._outputs, {}
         return list(outputs.values())
 
-    def _take_token(self, sequence: Sequence, token_id: int, text: str) -> None:
-        live = self._live[sequence.request_id]
+    def _take_token(self, sequence: Sequence, token_id: int, text: str, logprobs: TokenLogprobs | None) -> None:
+        live = self._live.get(sequence.request_id)
+        if live is None:
+            return  # another choice of the request failed in this step
+        if sequence.failure is not None:
+            self._fail(sequence.request_id, sequence.failure)
+            return
         output = self._output_of(sequence.request_id)
         if not live.has_first_token:
             live.has_first_token = True
-            output.frames.append(EventFrame("first_token", {"at": self._now_ms()}))
-        output.frames.append(TokensFrame(sequence.choice, [token_id], text))
+            output.frames.append(EventFrame("first_token", {"at": self._clock.unix_ms()}))
+        told = None if logprobs is None or token_id in sequence.stop_ids else (logprobs,)
+        output.frames.append(TokensFrame(sequence.choice, [token_id], text, told))
         output.num_tokens += 1
         if sequence.finish_reason is not None:
             output.frames.append(ChoiceEndFrame(sequence.choice, sequence.finish_reason))
+
+    def _fail(self, request_id: str, failure: RequestFailed) -> None:
+        """A choice cannot be what was asked for: the whole request ends, what this step made of it is dropped."""
+        self.abort([request_id])
+        self._refuse(request_id, failure)
 
     def _settle_if_ended(self, live: LiveRequest) -> None:
         if not live.is_ended:
@@ -169,6 +187,13 @@ class EngineCore:
         output.frames.append(EndFrame(Outcome.FINISHED, live.usage()))
         output.outcome = Outcome.FINISHED
         del self._live[request_id]
+
+    def _record(self, schedule: Schedule, work: Work, times: tuple[float, float, float]) -> None:
+        scheduler = self._scheduler
+        stats = self.recorder.record(
+            schedule, work, times, num_waiting=len(scheduler.waiting), num_used=scheduler.kv.num_used
+        )
+        scheduler.pace.model.observe(work, stats.seconds)
 
     def _output_of(self, request_id: str) -> StepOutput:
         output = self._outputs.get(request_id)

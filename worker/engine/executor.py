@@ -1,45 +1,104 @@
 """The seam between scheduling and computing: a schedule goes in, token ids come out.
 
 The engine is given an executor by its backend and so imports no model code. A schedule names sequences; an
-executor reads `token_ids`, `num_computed_tokens`, `block_table`, `row` and `params` of each, and changes nothing.
+executor reads `token_ids`, `num_computed_tokens`, `block_table`, `row`, `params`, `banned_ids` and `automaton` of
+each, and changes nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from shared.schemas import TokenLogprobs
 from worker.engine.request import Sequence
+
+
+class Work(NamedTuple):
+    """What a step computes. A sequence's `n` tokens from position `p` on make n * p + n * (n + 1) / 2 pairs: each
+    token with each one it attends to."""
+
+    tokens: int
+    pairs: int
 
 
 @dataclass(slots=True)
 class Schedule:
     """One step. `chunks` says how many of its next tokens each sequence computes, decodes first; `sampled` are
-    those that get all their tokens computed and so are given a new one, in the order of `chunks`."""
+    those that get all their tokens computed and so are given a new one, in the order of `chunks`.
+
+    What is counted in tokens concerns those that began to run: `num_asked` were looked for in the prefix cache and
+    `num_found` found, of prompts that ran for the first time `num_prompt` and `num_prompt_found`; `num_recomputed`
+    had been computed before a preemption. `num_displaced` of the preempted made way for a higher class.
+    """
 
     budget: int
     chunks: dict[Sequence, int] = field(default_factory=dict[Sequence, int])
     sampled: list[Sequence] = field(default_factory=list[Sequence])
     preempted: list[Sequence] = field(default_factory=list[Sequence])
+    num_displaced: int = 0
+    num_asked: int = 0
+    num_found: int = 0
+    num_prompt: int = 0
+    num_prompt_found: int = 0
+    num_recomputed: int = 0
 
     def give(self, sequence: Sequence) -> None:
         """As many of the sequence's next tokens as the budget allows."""
-        num_tokens = min(sequence.num_tokens_to_compute, self.budget)
+        num_tokens = min(len(sequence.token_ids) - sequence.num_computed_tokens, self.budget)
         self.chunks[sequence] = num_tokens
         self.budget -= num_tokens
+
+    def give_one(self, sequence: Sequence) -> None:
+        """The token that a decode computes; there must be budget."""
+        self.chunks[sequence] = 1
+        self.budget -= 1
+
+    def enter(self, sequence: Sequence) -> None:
+        """The sequence begins to run, on what the cache had of it."""
+        num_found = sequence.num_computed_tokens
+        self.num_asked += len(sequence.token_ids)
+        self.num_found += num_found
+        self.num_recomputed += max(0, sequence.num_lost_tokens - num_found)
+        if sequence.num_cached_tokens is None:
+            sequence.num_cached_tokens = min(num_found, sequence.num_prompt_tokens)
+            self.num_prompt += sequence.num_prompt_tokens
+            self.num_prompt_found += sequence.num_cached_tokens
+        self.give(sequence)
 
     def take_back(self, sequence: Sequence) -> None:
         """Undo what the sequence was given, if anything."""
         self.budget += self.chunks.pop(sequence, 0)
 
+    def work(self) -> Work:
+        """What has been given so far."""
+        num_tokens = num_pairs = 0
+        for sequence, given in self.chunks.items():
+            num_tokens += given
+            num_pairs += given * sequence.num_computed_tokens + given * (given + 1) // 2
+        return Work(num_tokens, num_pairs)
+
     def seal(self) -> None:
         """No more changes: work out `sampled`."""
-        self.sampled = [sequence for sequence, given in self.chunks.items() if given == sequence.num_tokens_to_compute]
+        self.sampled = [
+            sequence
+            for sequence, given in self.chunks.items()
+            if given == len(sequence.token_ids) - sequence.num_computed_tokens
+        ]
+
+
+@dataclass(slots=True)
+class NewTokens:
+    """What a step made: a token for each of `schedule.sampled` (NOT_FINITE where the model failed), and by index in it
+    the logprobs that were asked."""
+
+    token_ids: list[int]
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict[int, TokenLogprobs])
 
 
 class Executor(Protocol):
-    def execute(self, schedule: Schedule) -> list[int]:
-        """Compute one step that is not empty; returns the new token of each of `schedule.sampled`.
+    def execute(self, schedule: Schedule) -> NewTokens:
+        """Compute one step that is not empty.
 
         Raises only when the whole engine is unusable.
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from shared.schemas import Frame, Outcome
+from worker.engine.stats import StepStats
 
 
 @dataclass(slots=True)
@@ -34,3 +35,4 @@ class EngineLoad:
     kv_blocks_used: int
     preemptions: int = 0
     steps: int = 0
+    last_step: StepStats | None = None

@@ -10,22 +10,38 @@ preemption and resume from a journal are all this. Knows no batch, no blocks bey
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from shared.errors import ContextLengthExceeded, InvalidRequest, StreamContradiction
-from shared.schemas import Prefix, Request, SamplingParams, Usage
+from shared.errors import ContextLengthExceeded, InvalidRequest, RequestFailed, StreamContradiction
+from shared.schemas import Constraint, Prefix, Request, SamplingParams, ServiceClass, Usage
 from worker.engine.detokenizer import Decoder, Detokenizer
+from worker.engine.prefix_cache import Chain
+from worker.engine.structured import Automaton, refuse_constraints
 
 WAITING_ROW = -1
+# Instead of a token id: the model's output for the sequence has no numbers to choose by (NaN, infinity).
+NOT_FINITE = -1
+RANKS = {service_class: rank for rank, service_class in enumerate(ServiceClass)}
+
+
+class Arrival(NamedTuple):
+    """The how manieth request it is, when it came (seconds of the engine's clock), and with whom it shares prefixes."""
+
+    number: int
+    at_s: float
+    salt: bytes | None
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Sequence:
     """One choice. `row` is its place in the batch while it runs, WAITING_ROW otherwise.
 
-    The scheduler owns `num_computed_tokens`, `row` and `num_preemptions`; the KV cache manager `block_table`.
+    The KV cache manager owns `block_table`, `num_computed_tokens` and `chain`; the scheduler the rest of what changes
+    but the tokens. `rank` is that of its service class, 0 the highest. `num_cached_tokens` of the prompt were in the
+    cache when it first ran; None: it has not. `num_lost_tokens` had been computed when it was last preempted.
     """
 
     request_id: str
@@ -41,6 +57,21 @@ class Sequence:
     row: int = WAITING_ROW
     num_preemptions: int = 0
     finish_reason: str | None = None
+    automaton: Automaton | None = None
+    failure: RequestFailed | None = None
+    arrival_s: float = 0.0
+    rank: int = 0
+    chain: Chain = field(default_factory=Chain)
+    num_cached_tokens: int | None = None
+    num_lost_tokens: int = 0
+    num_expected_blocks: int = 0
+    num_skips: int = 0
+    num_holds: int = 0
+
+    @property
+    def banned_ids(self) -> Collection[int]:
+        """What the next token may not be: a stop token, before `min_tokens`."""
+        return self.stop_ids if self.num_generated_tokens < self.params.min_tokens else ()
 
     @property
     def num_generated_tokens(self) -> int:
@@ -51,18 +82,31 @@ class Sequence:
         return len(self.token_ids) - self.num_computed_tokens
 
     def append(self, token_id: int) -> str:
-        """Take the next token; returns the text it releases. Sets `finish_reason` when it ends the choice."""
+        """Take the next token; returns the text it releases. Sets `finish_reason` when it ends the choice, and
+        `failure` when the choice cannot be what was asked for."""
+        if token_id == NOT_FINITE:
+            self.failure = RequestFailed("the model's output is not finite", code="output_not_finite")
+            return ""
         self.token_ids.append(token_id)
+        is_complete = self.automaton is not None and self._advance(self.automaton, token_id)
         if token_id in self.stop_ids:
             self.finish_reason = "stop"
             return self.detokenizer.flush()
-        text = self.detokenizer.push(token_id)
+        num_made = len(self.token_ids) - self.num_prompt_tokens
+        text = self.detokenizer.push(token_id, may_stop=num_made > self.params.min_tokens)
         if self.detokenizer.is_stopped:
             self.finish_reason = "stop"
-        elif self.num_generated_tokens >= self.params.max_tokens:
+        elif is_complete or num_made >= self.params.max_tokens:
             text += self.detokenizer.flush()
-            self.finish_reason = "stop" if self.detokenizer.is_stopped else "length"
+            self.finish_reason = "stop" if is_complete or self.detokenizer.is_stopped else "length"
         return text
+
+    def _advance(self, automaton: Automaton, token_id: int) -> bool:
+        """Whether nothing can follow this token."""
+        automaton.advance(token_id)
+        if automaton.failure is not None:
+            self.failure = RequestFailed(automaton.failure, code="constraint_failed")
+        return automaton.is_ended
 
     def resume(self, prefix: Prefix) -> None:
         """Go on after what the journal holds: its ids go through the code that new ones go through.
@@ -78,6 +122,8 @@ class Sequence:
             if self.finish_reason is not None:
                 raise StreamContradiction("the journal goes on after the end of a choice")
             replayed.append(self.append(token_id))
+        if self.failure is not None:
+            raise StreamContradiction(f"the journal's tokens do not fit the answer's format: {self.failure}")
         self.detokenizer.resume("".join(replayed), prefix.text)
 
 
@@ -94,20 +140,32 @@ class LiveRequest:
         return all(sequence.finish_reason is not None for sequence in self.sequences)
 
     def usage(self) -> Usage:
-        """`completion_tokens` counts every token made: journaled ones and stop tokens too."""
+        """`completion_tokens` counts every token made: journaled ones and stop tokens too. `cached_tokens` are those
+        that no choice computed here: the first choice to run found least, the others find what it computed."""
         made = sum(sequence.num_generated_tokens for sequence in self.sequences)
-        return Usage(prompt_tokens=len(self.request.prompt_ids), completion_tokens=made)
+        found = [s.num_cached_tokens for s in self.sequences if s.num_cached_tokens is not None]
+        return Usage(
+            prompt_tokens=len(self.request.prompt_ids), completion_tokens=made, cached_tokens=min(found, default=0)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a model's token ids mean: text, and which of them a constraint allows."""
+
+    new_decoder: Callable[[], Decoder]
+    open_automaton: Callable[[Constraint], Automaton] = refuse_constraints
 
 
 def open_request(
     request: Request,
     prefixes: SequenceOf[Prefix],
     *,
-    arrival: int,
+    arrival: Arrival,
     eos_ids: SequenceOf[int],
-    new_decoder: Callable[[], Decoder],
+    vocabulary: Vocabulary,
 ) -> LiveRequest:
-    """The request with its sequences, each resumed from its prefix. Raises StreamContradiction."""
+    """The request with its sequences, each resumed from its prefix. Raises StreamContradiction, InvalidRequest."""
     params = request.params
     stop_ids = frozenset((*params.stop_token_ids, *(() if params.ignore_eos else eos_ids)))
     sequences: list[Sequence] = []
@@ -115,12 +173,16 @@ def open_request(
         sequence = Sequence(
             request_id=request.request_id,
             choice=choice,
-            arrival=arrival,
+            arrival=arrival.number,
+            arrival_s=arrival.at_s,
+            rank=RANKS[request.service_class],
+            chain=Chain(arrival.salt),
             params=params,
             stop_ids=stop_ids,
-            detokenizer=Detokenizer(new_decoder(), params.stop),
+            detokenizer=Detokenizer(vocabulary.new_decoder(), params.stop),
             token_ids=list(request.prompt_ids),
             num_prompt_tokens=len(request.prompt_ids),
+            automaton=vocabulary.open_automaton(params.constraint) if params.constraint else None,
         )
         sequence.resume(prefix)
         sequences.append(sequence)

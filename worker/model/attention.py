@@ -7,7 +7,8 @@ A head's block is 16 * head_dim contiguous values, so gathering copies whole blo
 reused buffer; gathering by a block table index was 5 to 8 times slower) and leaves each sequence's keys and
 values contiguous. Sequences with one new token are padded together by like length and use two batched
 products; a sequence with more uses the fused kernel. Padding reads block 0 and is masked: the pool starts as
-zeros and must stay finite. Source: vLLM (PagedAttention).
+zeros and must stay finite. A layer with a window reads the blocks that its window touches; the older ones stay in
+the pool. Source: vLLM (PagedAttention).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from worker.model.checkpoint import ModelConfig
+from worker.model.families.model_config import ModelConfig
 from worker.model.runner import IntArray, StepBatch
 
 BLOCK_SIZE = 16
@@ -37,22 +38,30 @@ class DecodeGroup:
 
 @dataclass(slots=True)
 class Chunk:
-    """Rows `start:stop` are the last of a sequence of `seq_len` tokens. `mask` None: they are all of it."""
+    """Rows `start:stop` are the last of a sequence, and see some of its last `num_seen` tokens. `mask` None: the
+    sequence has no others, and no window cuts them."""
 
     start: int
     stop: int
-    seq_len: int
-    blocks: torch.Tensor  # [ceil(seq_len / 16)] int64
-    mask: torch.Tensor | None  # [rows, seq_len] bool, True where a row sees a token
+    num_seen: int
+    blocks: torch.Tensor  # [ceil(num_seen / 16)] int64
+    mask: torch.Tensor | None  # [rows, num_seen] bool, True where a row sees a token
+
+
+@dataclass(slots=True)
+class View:
+    """Who attends to what in the layers of one window."""
+
+    decodes: list[DecodeGroup]
+    chunks: list[Chunk]
 
 
 @dataclass(slots=True)
 class AttentionPlan:
-    """Who attends to what in one step; made once, used by every layer."""
+    """One step's attention; made once, used by every layer. `views` is by window, as the runner counts them."""
 
     slots: torch.Tensor  # [rows] int64
-    decodes: list[DecodeGroup]
-    chunks: list[Chunk]
+    views: list[View]
 
 
 class PagedAttention:
@@ -62,7 +71,9 @@ class PagedAttention:
         self._heads = config.num_heads
         self._kv_heads = config.num_kv_heads
         self._head_dim = config.head_dim
-        self._scale = 1 / math.sqrt(config.head_dim)
+        self._scale = config.attention_scale
+        self._windows = list(dict.fromkeys(config.layer_windows))  # each once
+        self._view_of_layer = [self._windows.index(window) for window in config.layer_windows]
         shape = (config.num_layers, 2 * config.num_kv_heads, num_blocks, BLOCK_SIZE * config.head_dim)
         self._pool = _zeros(math.prod(shape), device, dtype).view(shape)
         self._gathered = self._pool.new_empty(0)
@@ -72,14 +83,13 @@ class PagedAttention:
         """Of one block in all layers."""
         return config.num_layers * 2 * config.num_kv_heads * BLOCK_SIZE * config.head_dim * dtype.itemsize
 
+    def clear(self, blocks: list[int]) -> None:
+        """Zeros, as in a new pool."""
+        self._pool[:, :, blocks] = 0
+
     def plan(self, batch: StepBatch) -> AttentionPlan:
-        num_rows = np.diff(batch.query_start)  # [num_seqs]
-        singles = np.flatnonzero(num_rows == 1)
-        return AttentionPlan(
-            slots=self._to_device(batch.slot_mapping),
-            decodes=[self._decode_group(batch, group) for group in _alike(singles, batch.seq_lens)],
-            chunks=[self._chunk(batch, seq) for seq in np.flatnonzero(num_rows > 1)],
-        )
+        views = [self._view(batch, window) for window in self._windows]
+        return AttentionPlan(slots=self._to_device(batch.slot_mapping), views=views)
 
     def attend(self, layer: int, qkv: torch.Tensor, plan: AttentionPlan) -> torch.Tensor:
         """Store the step's keys and values, then attend.
@@ -89,14 +99,15 @@ class PagedAttention:
         pool = self._pool[layer]
         new = qkv[:, self._heads :].transpose(0, 1)  # [2 * kv_heads, rows, head_dim]
         pool.view(2 * self._kv_heads, -1, self._head_dim).index_copy_(1, plan.slots, new)
-        if not plan.chunks and len(plan.decodes) == 1:
-            return self._decode(pool, qkv[:, : self._heads], plan.decodes[0])
+        view = plan.views[self._view_of_layer[layer]]
+        if not view.chunks and len(view.decodes) == 1:
+            return self._decode(pool, qkv[:, : self._heads], view.decodes[0])
         output = qkv.new_empty(qkv.shape[0], self._heads * self._head_dim)
-        for group in plan.decodes:
+        for group in view.decodes:
             assert group.rows is not None
             queries = qkv[:, : self._heads].index_select(0, group.rows)
             output.index_copy_(0, group.rows, self._decode(pool, queries, group))
-        for chunk in plan.chunks:
+        for chunk in view.chunks:
             output[chunk.start : chunk.stop] = self._prefill(pool, qkv[chunk.start : chunk.stop], chunk)
         return output
 
@@ -117,13 +128,14 @@ class PagedAttention:
             keys, values = by_head[self._heads : -self._kv_heads], by_head[-self._kv_heads :]
         else:
             keys, values = self._gather(pool, chunk.blocks, 1)  # [kv_heads, tokens, head_dim]
-            keys, values = keys[:, : chunk.seq_len], values[:, : chunk.seq_len]
+            keys, values = keys[:, : chunk.num_seen], values[:, : chunk.num_seen]
         output = F.scaled_dot_product_attention(
             by_head[None, : self._heads],
             keys[None],
             values[None],
             attn_mask=chunk.mask,
             is_causal=chunk.mask is None,
+            scale=self._scale,
             enable_gqa=self._heads != self._kv_heads,
         )
         return output[0].transpose(0, 1).reshape(qkv.shape[0], -1)
@@ -139,27 +151,51 @@ class PagedAttention:
         both = gathered.view(2, self._kv_heads * num_seqs, -1, self._head_dim)
         return both[0], both[1]
 
-    def _decode_group(self, batch: StepBatch, seqs: IntArray) -> DecodeGroup:
+    def _view(self, batch: StepBatch, window: int | None) -> View:
+        num_rows = np.diff(batch.query_start)  # [num_seqs]
+        singles = np.flatnonzero(num_rows == 1)
+        first_blocks = np.zeros_like(batch.seq_lens)  # [num_seqs], the block of the first token that is seen
+        if window is not None:
+            first_blocks = np.maximum(batch.seq_lens - num_rows - window + 1, 0) // BLOCK_SIZE
+        num_seen = batch.seq_lens - first_blocks * BLOCK_SIZE
+        return View(
+            decodes=[
+                self._decode_group(batch, group, first_blocks[group], window) for group in _alike(singles, num_seen)
+            ],
+            chunks=[self._chunk(batch, seq, int(first_blocks[seq]), window) for seq in np.flatnonzero(num_rows > 1)],
+        )
+
+    def _decode_group(
+        self, batch: StepBatch, seqs: IntArray, first_blocks: IntArray, window: int | None
+    ) -> DecodeGroup:
         seq_lens = batch.seq_lens[seqs]
-        num_blocks = _num_blocks(int(seq_lens.max()))
-        hidden = np.arange(num_blocks * BLOCK_SIZE)[None] >= seq_lens[:, None]  # [group, tokens]
+        num_blocks = int((-(-seq_lens // BLOCK_SIZE) - first_blocks).max())
+        columns = first_blocks[:, None] + np.arange(num_blocks)  # [group, num_blocks]
+        tokens = (columns[:, :, None] * BLOCK_SIZE + np.arange(BLOCK_SIZE)).reshape(len(seqs), -1)
+        hidden = tokens >= seq_lens[:, None]  # [group, tokens]
+        if window is not None:
+            hidden |= tokens < seq_lens[:, None] - window
         bias = self._pool.new_zeros(hidden.shape).masked_fill_(self._to_device(hidden), -torch.inf)
         is_whole_step = len(seqs) == len(batch.token_ids) and bool((seqs == np.arange(len(seqs))).all())
+        within = np.minimum(columns, batch.block_tables.shape[1] - 1)  # those beyond a table are hidden
         return DecodeGroup(
             rows=None if is_whole_step else self._to_device(batch.query_start[seqs]),
-            blocks=self._to_device(batch.block_tables[seqs, :num_blocks].reshape(-1)),
+            blocks=self._to_device(batch.block_tables[seqs[:, None], within].reshape(-1)),
             bias=bias.repeat(self._kv_heads, 1).unsqueeze(1),
         )
 
-    def _chunk(self, batch: StepBatch, seq: np.int64) -> Chunk:
+    def _chunk(self, batch: StepBatch, seq: np.int64, first_block: int, window: int | None) -> Chunk:
         start, stop = int(batch.query_start[seq]), int(batch.query_start[seq + 1])
-        seq_len = int(batch.seq_lens[seq])
+        seq_len, first = int(batch.seq_lens[seq]), first_block * BLOCK_SIZE
         mask = None
-        if seq_len > stop - start:
-            visible = np.arange(seq_len)[None] <= batch.positions[start:stop, None]
+        if seq_len > stop - start or (window is not None and seq_len > window):
+            tokens, positions = np.arange(first, seq_len)[None], batch.positions[start:stop, None]
+            visible = tokens <= positions
+            if window is not None:
+                visible &= tokens > positions - window
             mask = self._to_device(visible)
-        blocks = self._to_device(batch.block_tables[seq, : _num_blocks(seq_len)])
-        return Chunk(start=start, stop=stop, seq_len=seq_len, blocks=blocks, mask=mask)
+        blocks = self._to_device(batch.block_tables[seq, first_block : -(-seq_len // BLOCK_SIZE)])
+        return Chunk(start=start, stop=stop, num_seen=seq_len - first, blocks=blocks, mask=mask)
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._pool.device)
@@ -175,15 +211,11 @@ def _zeros(size: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(memory)[start : start + num_bytes].view(dtype)
 
 
-def _num_blocks(num_tokens: int) -> int:
-    return -(-num_tokens // BLOCK_SIZE)
-
-
-def _alike(seqs: IntArray, seq_lens: IntArray) -> list[IntArray]:
-    """`seqs` in groups padded to at most twice the blocks of their shortest member."""
+def _alike(seqs: IntArray, num_seen: IntArray) -> list[IntArray]:
+    """`seqs` in groups padded to at most twice the blocks of the one of them that sees fewest tokens."""
     if not len(seqs):
         return []
-    num_blocks = -(-seq_lens[seqs] // BLOCK_SIZE)
+    num_blocks = -(-num_seen[seqs] // BLOCK_SIZE)
     if num_blocks.max() <= max(2 * num_blocks.min(), _ALIKE_BLOCKS):
         return [seqs]
     order = np.argsort(num_blocks, kind="stable")

@@ -2,8 +2,8 @@
 
 Its KV pool stores, for each slot, the token and the position written there. The next token is a hash of the whole
 prefix as read back through the block table, so a wrong table, slot, position or row, a block given to two
-sequences, or a prefix not computed changes the answer. With temperature above 0 the sampling parameters, the
-choice and the new position go into the hash as well.
+sequences, or a prefix not computed changes the answer. Sampling parameters go into the hash as well, each where the
+sampler would read it: a wrong row changes the answer. Bans and masks are obeyed; logprobs are made of the same hash.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from worker.model.runner import IntArray, StepBatch
+from worker.model.runner import StepBatch
+from worker.model.sampling.rows import BitArray, IntArray, SamplingRows, StepLogprobs, StepTokens
 
 UNWRITTEN = -1
 
 
 class FakeRunner:
-    """`eos_id` comes with `eos_probability`, as the prefix decides, and never otherwise."""
+    """`eos_id` comes with `eos_probability`, as the prefix decides, and never otherwise (but where a mask has nothing
+    else)."""
 
     def __init__(
         self,
@@ -38,25 +40,35 @@ class FakeRunner:
         self._eos_below = int(eos_probability * (1 << 32))
         self._kv = np.full((num_blocks * block_size, 2), UNWRITTEN, np.int64)  # [num_slots, (token id, position)]
 
-    def execute(self, batch: StepBatch) -> IntArray:
+    def execute(self, batch: StepBatch) -> StepTokens:
         self.num_steps += 1
         self._kv[batch.slot_mapping, 0] = batch.token_ids
         self._kv[batch.slot_mapping, 1] = batch.positions
-        return np.array([self._next_token(batch, sample) for sample in range(len(batch.sample_seqs))], np.int64)
+        hashes = [self._hash_prefix(batch, int(seq)) for seq in batch.sample_seqs]
+        sampling = batch.sampling
+        if sampling is None:
+            return StepTokens(np.array([self._token_of(drawn) for drawn in hashes], np.int64))
+        masks = {} if sampling.masks is None else dict(zip(sampling.masks.rows, sampling.masks.wait(), strict=True))
+        samples: list[int] = sampling.samples.tolist()
+        for row, sample in enumerate(samples):
+            hashes[sample] = _hash_row(hashes[sample], sampling, row)
+        token_ids = np.array([self._token_of(drawn) for drawn in hashes], np.int64)
+        for row, sample in enumerate(samples):
+            allowed = self._allowed(sampling, row, masks.get(row))
+            if not allowed[token_ids[sample]]:
+                token_ids[sample] = self._other_token(hashes[sample], allowed)
+        return StepTokens(token_ids, self._logprobs(hashes, token_ids, sampling))
 
     def close(self) -> None:
         pass
 
-    def _next_token(self, batch: StepBatch, sample: int) -> int:
-        seq = int(batch.sample_seqs[sample])
+    def _hash_prefix(self, batch: StepBatch, seq: int) -> int:
         last = int(batch.query_start[seq + 1]) - 1
         digest = blake2b(self._read_prefix(batch, seq).tobytes(), digest_size=8)
         digest.update(np.array([batch.token_ids[last], batch.positions[last]], np.int64).tobytes())
-        if batch.temperature[sample] > 0:
-            chosen = [batch.seed[sample], batch.choice[sample], batch.sample_positions[sample], batch.top_k[sample]]
-            digest.update(np.array(chosen, np.uint64).tobytes())
-            digest.update(np.array([batch.temperature[sample], batch.top_p[sample]], np.float32).tobytes())
-        drawn = int.from_bytes(digest.digest(), "little")
+        return int.from_bytes(digest.digest(), "little")
+
+    def _token_of(self, drawn: int) -> int:
         if drawn & 0xFFFF_FFFF < self._eos_below:
             return self._eos_id
         token_id = (drawn >> 32) % (self._vocab_size - 1)
@@ -67,3 +79,46 @@ class FakeRunner:
         positions = np.arange(int(batch.seq_lens[seq]))
         slots = batch.block_tables[seq, positions // self.block_size] * self.block_size + positions % self.block_size
         return self._kv[slots]
+
+    def _allowed(self, sampling: SamplingRows, row: int, mask: BitArray | None) -> npt.NDArray[np.bool_]:
+        """[vocab_size]"""
+        allowed = np.ones(self._vocab_size, np.bool_)
+        if mask is not None:
+            allowed = np.unpackbits(mask.view(np.uint8), bitorder="little")[: self._vocab_size].astype(np.bool_)
+        if sampling.banned_rows is not None and sampling.banned_ids is not None:
+            allowed[sampling.banned_ids[sampling.banned_rows == row]] = False
+        return allowed
+
+    def _other_token(self, drawn: int, allowed: npt.NDArray[np.bool_]) -> int:
+        ids = np.flatnonzero(allowed)
+        ids = ids[ids != self._eos_id] if len(ids) > 1 else ids
+        return int(ids[drawn % len(ids)])
+
+    def _logprobs(self, hashes: list[int], token_ids: IntArray, sampling: SamplingRows) -> StepLogprobs | None:
+        asked = np.flatnonzero(sampling.num_logprobs >= 0)
+        if not len(asked):
+            return None
+        samples = sampling.samples[asked]
+        drawn = np.array([hashes[sample] for sample in samples], np.uint64)
+        chosen = -(drawn % np.uint64(1000)).astype(np.float64) / 100
+        ranks = np.arange(min(5, self._vocab_size))
+        top_ids = (token_ids[samples, None] + ranks) % self._vocab_size
+        return StepLogprobs(samples, sampling.num_logprobs[asked], chosen, top_ids, chosen[:, None] - ranks)
+
+
+def _hash_row(drawn: int, sampling: SamplingRows, row: int) -> int:
+    """The prefix's hash, and all that the sampler would read of this row to choose. A greedy row has no seed."""
+    read = b""
+    if sampling.temperature[row] > 0:
+        whole = [sampling.choice[row], sampling.positions[row], sampling.top_k[row]]
+        shares = [sampling.temperature[row], sampling.top_p[row], sampling.min_p[row]]
+        read += sampling.seed[row].tobytes() + np.array(whole, np.int64).tobytes()
+        read += np.array(shares, np.float32).tobytes()
+    edits = sampling.edits
+    if edits is not None:
+        own = np.flatnonzero(edits.rows == row)
+        own = own[np.argsort(edits.ids[own])]
+        read += edits.ids[own].tobytes() + edits.factors[own].tobytes() + edits.terms[own].tobytes()
+    if not read:
+        return drawn
+    return int.from_bytes(blake2b(drawn.to_bytes(8, "little") + read, digest_size=8).digest(), "little")

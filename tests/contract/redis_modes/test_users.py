@@ -37,6 +37,8 @@ OPS_READS = (
     f"XREVRANGE hr:{{{MODEL}}}:dead + - COUNT 10", f"XREVRANGE hr:{{{MODEL}}}:history + - COUNT 20", "INFO memory",
     "INFO persistence", f"PUBSUB NUMSUB hr:out:{{{MODEL}}}:g1", "CLIENT LIST TYPE pubsub", "SLOWLOG GET 5",
     f"MEMORY USAGE hr:{{{MODEL}}}:r:r1", f"ZRANGE hr:{{{MODEL}}}:deadlines 0 4",
+    f"ZRANGE hr:{{{MODEL}}}:promises 0 -1 WITHSCORES", f"ZRANGE hr:{{{MODEL}}}:idle 0 -1",
+    f"ZRANGE hr:{{{MODEL}}}:woken 0 -1", f"LLEN hr:{{{MODEL}}}:bell:w1",
 )  # fmt: skip
 
 

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
-from gateway.admission import DrainRate, eta_ms, max_ahead, refusal, retry_after_s
+from gateway.admission import MAX_RETRY_S, DrainRate, eta_ms, mark_of, max_ahead, refusal, retry_after_s
 from shared.errors import DeadlineUnreachable, IdempotencyConflict, Overloaded
 from shared.request_queue import Admitted
+from shared.schemas import Request, SamplingParams
 
 
 def test_the_rate_is_what_was_taken_while_some_waited() -> None:
@@ -31,8 +35,34 @@ def test_a_refusal_has_its_type_and_says_when_it_could_be_met() -> None:
     late = refusal(Admitted("too_late", ("30", "10")), 2.0)
     assert isinstance(late, DeadlineUnreachable) and 10 <= late.retry_after_s <= 12.5
     assert isinstance(refusal(Admitted("conflict", ("r1",)), 2.0), IdempotencyConflict)
-    assert isinstance(refusal(Admitted("full", ("2", "1")), 2.0), Overloaded)
+    assert isinstance(refusal(Admitted("tokens_full", ("2", "1")), 2.0), Overloaded)
     assert refusal(Admitted("accepted", ("0", "0")), 2.0) is None
+
+
+def test_a_full_queue_says_what_was_promised_and_what_is_kept() -> None:
+    promised = refusal(Admitted("full", ("50", "60", "11", "1450")), 2.0)
+    assert isinstance(promised, Overloaded) and promised.retry_after_s == 1.45
+    assert "50 requests with this request and 11 places kept for clients refused before" in promised.message
+    unknown = refusal(Admitted("full", ("61", "60", "0", "-1")), 0.0)
+    assert isinstance(unknown, Overloaded) and unknown.retry_after_s == MAX_RETRY_S and "kept" not in unknown.message
+
+
+@pytest.mark.parametrize(
+    "change", [{"tenant": "u"}, {"prompt_ids": (1, 2, 4)}, {"params": SamplingParams(max_tokens=9, seed=1)}]
+)
+def test_a_client_is_known_by_what_it_asks_and_not_by_what_the_gateway_drew(change: dict[str, Any]) -> None:
+    asked = Request(
+        request_id="r1", model="m", prompt_ids=(1, 2, 3), params=SamplingParams(max_tokens=8, seed=1), tenant="t"
+    )
+    again = msgspec.structs.replace(asked, request_id="r2", params=SamplingParams(max_tokens=8, seed=2))
+    assert mark_of(asked, "") == mark_of(again, "") != mark_of(msgspec.structs.replace(asked, **change), "")
+
+
+def test_a_client_with_a_key_is_known_by_it() -> None:
+    asked = Request(
+        request_id="r1", model="m", prompt_ids=(1, 2, 3), params=SamplingParams(max_tokens=8, seed=1), tenant="t"
+    )
+    assert len({mark_of(asked, key) for key in ("", "k1", "k2")}) == 3
 
 
 def test_a_wait_is_within_what_clients_keep_to() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.openai.chunks import CHAT_CHUNKS, COMPLETION_CHUNKS, DONE, ChunkShape, ChunkStream
-from gateway.openai.identity import created_s, identity_of, new_request_id
+from gateway.openai.identity import Wanted, created_s, identity_of, new_request_id
 from gateway.openai.replies import CHAT_REPLY, COMPLETION_REPLY, Reply
 from shared.errors import DeadlineExceeded, RequestCancelled, RequestFailed
 from shared.schemas import ChoiceEndFrame, EndFrame, ErrorInfo, EventFrame, Frame, Outcome, TokensFrame, Usage
@@ -22,7 +22,7 @@ FINISHED = EndFrame(Outcome.FINISHED, USAGE)
 def chunks_of(
     frames: list[Frame], shape: ChunkShape = CHAT_CHUNKS, *, n: int = 1, include_usage: bool = False
 ) -> list[dict[str, Any]]:
-    stream = ChunkStream(shape, IDENTITY, n=n, include_usage=include_usage)
+    stream = ChunkStream(shape, IDENTITY, Wanted(n, include_usage))
     payloads = [payload for frame in frames for payload in stream.convert(frame)]
     assert payloads[-1] == DONE and DONE not in payloads[:-1]
     return [json.loads(payload) for payload in payloads[:-1]]
@@ -92,7 +92,7 @@ def test_completion_chunks_have_text_and_no_role() -> None:
 
 
 def test_a_payload_is_one_line_to_every_reader() -> None:
-    stream = ChunkStream(CHAT_CHUNKS, IDENTITY, n=1, include_usage=False)
+    stream = ChunkStream(CHAT_CHUNKS, IDENTITY, Wanted())
     text = "a\n\r\x0b\x0c\x1c\x85\u2028\u2029é"
     payload = stream.convert(TokensFrame(0, [1], text))[1]
     assert len(payload.decode().splitlines()) == 1
@@ -111,26 +111,26 @@ def test_a_payload_is_one_line_to_every_reader() -> None:
 )
 def test_an_end_without_an_answer_is_a_typed_error(end: EndFrame, kind: type[Exception], code: str) -> None:
     frames: list[Frame] = [TokensFrame(0, [1], "a"), end]
-    stream = ChunkStream(CHAT_CHUNKS, IDENTITY, n=1, include_usage=True)
+    stream = ChunkStream(CHAT_CHUNKS, IDENTITY, Wanted(include_usage=True))
     payloads = [payload for frame in frames for payload in stream.convert(frame)]
     assert stream.is_done and stream.failure is not None
     assert (type(stream.failure), stream.failure.code) == (kind, code)
     assert DONE not in payloads
-    reply = Reply(CHAT_REPLY, IDENTITY, n=1)
+    reply = Reply(CHAT_REPLY, IDENTITY, Wanted())
     with pytest.raises(kind):
         reply.add(frames)
         reply.body()
 
 
 def test_engine_words_are_no_finish_reason() -> None:
-    stream = ChunkStream(CHAT_CHUNKS, IDENTITY, n=1, include_usage=False)
+    stream = ChunkStream(CHAT_CHUNKS, IDENTITY, Wanted())
     stream.convert(ChoiceEndFrame(0, "abort"))
     assert stream.is_done and stream.failure is not None
     assert stream.convert(FINISHED) == []
 
 
 def test_a_plain_body_has_every_required_key() -> None:
-    reply = Reply(CHAT_REPLY, IDENTITY, n=1)
+    reply = Reply(CHAT_REPLY, IDENTITY, Wanted())
     reply.add([TAKEN, ChoiceEndFrame(0, "stop"), FINISHED])
     body = json.loads(reply.body())
     assert body["choices"] == [
@@ -156,7 +156,7 @@ def test_streamed_text_is_the_plain_text(texts: list[tuple[int, str]], reasons: 
     frames += [ChoiceEndFrame(index, reason) for index, reason in enumerate(reasons)]
     frames.append(FINISHED)
     for shape, reply_shape in ((CHAT_CHUNKS, CHAT_REPLY), (COMPLETION_CHUNKS, COMPLETION_REPLY)):
-        reply = Reply(reply_shape, IDENTITY, n=3)
+        reply = Reply(reply_shape, IDENTITY, Wanted(3))
         reply.add(frames)
         plain = [choice.get("message", {}).get("content") or choice.get("text", "") for choice in reply_choices(reply)]
         streamed = ["", "", ""]

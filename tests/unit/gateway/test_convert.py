@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.openai.constraints import ConstrainedRequest
 from gateway.openai.convert import Target, chat_request, completion_request
 from gateway.openai.fields import HARMLESS, UNSUPPORTED_IN_CHAT
 from gateway.openai.protocol import parse_chat, parse_completion
@@ -50,15 +51,27 @@ def test_a_pool_smaller_than_the_context_is_the_limit() -> None:
 def test_every_honoured_parameter_arrives() -> None:
     params = chat(
         max_completion_tokens=9, temperature=0, top_p=0.5, top_k=40, seed=3, n=2, stop=["a", "b"],
-        stop_token_ids=[4], ignore_eos=True,
+        stop_token_ids=[4], ignore_eos=True, min_p=0.1, presence_penalty=1, frequency_penalty=-0.5,
+        repetition_penalty=1.5, logit_bias={"7": -100, "8": 2.5}, min_tokens=3, logprobs=True, top_logprobs=4,
     ).params  # fmt: skip
     assert (params.max_tokens, params.temperature, params.top_p, params.top_k, params.seed) == (9, 0.0, 0.5, 40, 3)
     assert (params.n, params.stop, params.stop_token_ids, params.ignore_eos) == (2, ("a", "b"), (4,), True)
+    assert (params.min_p, params.presence_penalty, params.frequency_penalty) == (0.1, 1, -0.5)
+    assert (params.repetition_penalty, params.logit_bias) == (1.5, ((7, -100), (8, 2.5)))
+    assert (params.min_tokens, params.logprobs) == (3, 4)
+
+
+def test_logprobs_are_asked_in_each_endpoints_own_way() -> None:
+    assert (chat().params.logprobs, chat(logprobs=True).params.logprobs) == (None, 0)
+    assert (completion().params.logprobs, completion(logprobs=0).params.logprobs) == (None, 0)
+    assert completion(logprobs=5).params.logprobs == 5
 
 
 def test_null_is_not_given() -> None:
     names = [*UNSUPPORTED_IN_CHAT, *HARMLESS, "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "n"]
     names += ["stream", "stream_options", "service_tier", "stop_token_ids", "ignore_eos", "max_completion_tokens"]
+    names += ["min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens"]
+    names += ["logprobs", "top_logprobs", *ConstrainedRequest.model_fields]
     given = chat(**dict.fromkeys(names))
     assert msgspec.structs.replace(given.params, seed=0) == msgspec.structs.replace(chat().params, seed=0)
 

@@ -13,6 +13,11 @@ TEXT = "/v1/completions"
 USER = {"role": "user", "content": "hi"}
 IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
 
+
+def json_schema(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+
+
 CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"model": 5}, "model"),
     ({"model": ""}, "model"),
@@ -66,15 +71,56 @@ CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"service_tier": "batch"}, "service_tier"),
     ({"tools": []}, "tools"),
     ({"tool_choice": "auto"}, "tool_choice"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"logprobs": True}, "logprobs"),
+    ({"logprobs": 1}, "logprobs"),
     ({"top_logprobs": "5"}, "top_logprobs"),
-    ({"logit_bias": {"1": 5}}, "logit_bias"),
-    ({"presence_penalty": 0.5}, "presence_penalty"),
+    ({"top_logprobs": 5}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+    ({"logit_bias": {"a": 5}}, "logit_bias.a.[key]"),
+    ({"logit_bias": {"-1": 5}}, "logit_bias.-1.[key]"),
+    ({"logit_bias": {"1": 100.5}}, "logit_bias.1"),
+    ({"logit_bias": {"1": "5"}}, "logit_bias.1"),
+    ({"logit_bias": {"265": 5}}, "logit_bias"),
+    ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
+    ({"logit_bias": [1]}, "logit_bias"),
+    ({"presence_penalty": 2.5}, "presence_penalty"),
+    ({"presence_penalty": "0"}, "presence_penalty"),
     ({"frequency_penalty": False}, "frequency_penalty"),
-    ({"min_p": 0.1}, "min_p"),
+    ({"frequency_penalty": -2.5}, "frequency_penalty"),
+    ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"repetition_penalty": 10.5}, "repetition_penalty"),
+    ({"min_p": 1.1}, "min_p"),
+    ({"min_p": -0.1}, "min_p"),
+    ({"min_tokens": -1}, "min_tokens"),
+    ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
     ({"chat_template": "{{ 1 }}"}, "chat_template"),
+    ({"response_format": "json_object"}, "response_format"),
+    ({"response_format": {"type": "yaml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema"}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format.json_schema.schema"),
+    ({"response_format": {"type": "json_object", "json_schema": {"schema": {}}}}, "response_format"),
+    ({"response_format": json_schema({"type": "strin"})}, "response_format"),
+    ({"response_format": json_schema({"$ref": "https://example.com/s.json"})}, "response_format"),
+    ({"response_format": json_schema({"properties": {str(i): {} for i in range(401)}})}, "response_format"),
+    ({"regex": "(a"}, "regex"),
+    ({"regex": "(?=a)b"}, "regex"),
+    ({"regex": ""}, "regex"),
+    ({"regex": 5}, "regex"),
     ({"grammar": "x"}, "grammar"),
+    ({"grammar": "root ::= missing"}, "grammar"),
+    ({"grammar": "root ::= [a-z]" + " [a-z]" * 2000}, "grammar"),
+    ({"grammar": "start: missing"}, "grammar"),
+    ({"grammar": "start: <|im_start|>"}, "grammar"),
+    ({"choice": []}, "choice"),
+    ({"choice": [""]}, "choice[0]"),
+    ({"choice": "yes"}, "choice"),
+    ({"guided_json": "{"}, "guided_json"),
+    ({"guided_json": "[]"}, "guided_json"),
+    ({"guided_regex": "["}, "guided_regex"),
+    ({"guided_choice": ["a"], "choice": ["b"]}, "guided_choice"),
+    ({"structured_outputs": {"regex": "a", "json_object": True}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag"),
+    ({"response_format": {"type": "json_object"}, "regex": "a"}, "regex"),
     ({"colour": "red"}, "colour"),
 ]
 
@@ -92,7 +138,10 @@ TEXT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"echo": True}, "echo"),
     ({"suffix": "x"}, "suffix"),
     ({"best_of": 2}, "best_of"),
-    ({"logprobs": 1}, "logprobs"),
+    ({"logprobs": 21}, "logprobs"),
+    ({"logprobs": True}, "logprobs"),
+    ({"top_logprobs": 1}, "top_logprobs"),
+    ({"response_format": json_schema({"type": "array", "uniqueItems": True})}, "response_format"),
     ({"messages": [USER]}, "messages"),
     ({"max_completion_tokens": 5}, "max_completion_tokens"),
 ]
@@ -173,6 +222,14 @@ async def test_many_faults_are_told_within_bounds() -> None:
 async def test_limits_stand_in_the_message() -> None:
     assert "2" in (await refusal(CHAT, json=chat_body(temperature=3)))["message"]
     assert "at most 4" in (await refusal(CHAT, json=chat_body(n=5)))["message"]
+
+
+@pytest.mark.parametrize("keyword", ["uniqueItems", "not", "if", "contains", "propertyNames", "dependentRequired"])
+async def test_a_keyword_an_answer_cannot_be_held_to_is_named(keyword: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": ["array", "object"], keyword: True}}}
+    error = await refusal(CHAT, json=chat_body(response_format=json_schema(schema)))
+    assert (error["code"], error["param"]) == ("unsupported_parameter", "response_format")
+    assert keyword in error["message"]
 
 
 async def test_a_long_prompt_is_told_in_the_words_clients_look_for() -> None:

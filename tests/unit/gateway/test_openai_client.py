@@ -99,11 +99,11 @@ async def test_mistakes_and_overload_are_the_clients_own_exceptions() -> None:
         with pytest.raises(openai.NotFoundError) as missing:
             await client.chat.completions.create(model="none", messages=MESSAGES)
         with pytest.raises(openai.BadRequestError) as bad:
-            await client.chat.completions.create(model=CARD.name, messages=MESSAGES, logprobs=True)
+            await client.chat.completions.create(model=CARD.name, messages=MESSAGES, top_logprobs=2)
         with pytest.raises(openai.RateLimitError) as full:
             await client.chat.completions.create(model=CARD.name, messages=MESSAGES, stream=True)
     assert (missing.value.code, bad.value.param, full.value.code) == (
-        "model_not_found", "logprobs", "rate_limit_exceeded"
+        "model_not_found", "top_logprobs", "rate_limit_exceeded"
     )  # fmt: skip
     assert bad.value.request_id
 

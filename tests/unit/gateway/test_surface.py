@@ -204,3 +204,16 @@ async def test_the_documentation_shows_the_bodies() -> None:
     body = schema["paths"][CHAT]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert {"messages", "model", "temperature"} <= set(body["properties"])
     assert "$ref" not in str(body)
+
+
+class StoppingDispatcher(FakeDispatcher):
+    """The server ends while it works, and cancels what outlasts its drain."""
+
+    async def submit(self, *args: Any, **kwargs: Any) -> Any:
+        raise asyncio.CancelledError
+
+
+async def test_what_outlasts_the_drain_is_a_503_in_our_words() -> None:
+    response = await call("POST", CHAT, StoppingDispatcher(), json=chat_body())
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "server_is_overloaded")
+    assert float(response.headers["retry-after"]) >= 1

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from gateway.app import main as gateway_main
 from shared import faults
 from shared.config import WorkerSettings, load
 from shared.errors import ConfigurationError
+from worker.service import main as worker_main
 
 
 @pytest.fixture
@@ -64,6 +66,18 @@ def test_armed_faults_refuse_to_start_unless_they_are_allowed(monkeypatch: pytes
         load(WorkerSettings)
     monkeypatch.setenv("HEADRACE_ALLOW_FAULTS", "true")
     assert load(WorkerSettings).faults == "take:kill"
+
+
+@pytest.mark.parametrize("main", [gateway_main, worker_main])
+def test_a_process_given_a_wrong_spec_says_so_in_one_line_and_exits_with_2(
+    main: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADRACE_FAULTS", "nowhere:kill")
+    monkeypatch.setenv("HEADRACE_ALLOW_FAULTS", "true")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and "HEADRACE_FAULTS: " in line and "no failpoint is called 'nowhere'" in line
 
 
 async def test_a_match_strikes_only_what_shows_it(struck: list[str]) -> None:

@@ -48,7 +48,8 @@ def test_a_step_costs_what_it_is_told_to() -> None:
     slept: list[float] = []
     config = SimulatedConfig(step_us=1000, step_us_per_seq=100, prefill_us_per_token=10)
     engine = build_simulated(config, sleep=slept.append)
-    start(engine, make_request(prompt=[5] * 20, max_tokens=2, n=2))
+    for name in ("a", "b"):
+        start(engine, make_request(name, prompt=[ord(name)] * 20, max_tokens=2))
     drain(engine)
     assert slept == pytest.approx([(1000 + 2 * 100 + 40 * 10) / 1e6, (1000 + 2 * 100) / 1e6])
 

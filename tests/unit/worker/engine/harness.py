@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from shared.schemas import (
     EndFrame,
@@ -21,10 +24,13 @@ from shared.schemas import (
 )
 from worker.backends.interface import Engine
 from worker.engine.engine import EngineCore
-from worker.engine.kv_cache_manager import KVCacheManager
+from worker.engine.kv_cache_manager import CacheScope, KVCacheManager
 from worker.engine.outputs import StepOutput
-from worker.engine.policies import FirstComeFirstServed
-from worker.engine.scheduler import Scheduler
+from worker.engine.request import Vocabulary
+from worker.engine.scheduling.cost_model import Pace
+from worker.engine.scheduling.policies import POLICIES
+from worker.engine.scheduling.scheduler import Scheduler
+from worker.engine.stats import Clock
 from worker.model.fake_runner import FakeRunner
 from worker.model.runner import Runner
 from worker.model.step_builder import RunnerExecutor, StepBuilder
@@ -54,38 +60,58 @@ class FakeModel:
     tokenizer_blob: TokenizerBlob
 
 
+def make_fake_runner(machine: Machine) -> Runner:
+    return FakeRunner(
+        num_blocks=machine.num_blocks,
+        block_size=machine.block_size,
+        vocab_size=VOCAB_SIZE,
+        eos_id=EOS_ID,
+        eos_probability=machine.eos_probability,
+    )
+
+
 @dataclass(kw_only=True)
 class Machine:
     """An engine and the parts a test looks into. `num_blocks` counts the scratch block."""
 
     num_blocks: int = 200
+    block_size: int = BLOCK_SIZE
     max_num_seqs: int = 8
     max_step_tokens: int = 64
     watermark_blocks: int = 1
     eos_probability: float = 0.0
+    policy: str = "priority"
+    scope: CacheScope = CacheScope.TENANT
+    pace: Pace | None = None
+    now_s: float = 0.0
+    seconds: Callable[[], float] | None = None
+    make_runner: Callable[[Machine], Runner] = make_fake_runner
+    vocabulary: Vocabulary = field(default_factory=lambda: Vocabulary(LetterDecoder))
     engine: EngineCore = field(init=False)
     scheduler: Scheduler = field(init=False)
 
     def __post_init__(self) -> None:
-        kv = KVCacheManager(num_blocks=self.num_blocks, block_size=BLOCK_SIZE, watermark_blocks=self.watermark_blocks)
-        self.scheduler = Scheduler(
-            kv, FirstComeFirstServed(), max_num_seqs=self.max_num_seqs, max_step_tokens=self.max_step_tokens
-        )
-        runner = FakeRunner(
+        kv = KVCacheManager(
             num_blocks=self.num_blocks,
-            block_size=BLOCK_SIZE,
-            vocab_size=VOCAB_SIZE,
-            eos_id=EOS_ID,
-            eos_probability=self.eos_probability,
+            block_size=self.block_size,
+            watermark_blocks=self.watermark_blocks,
+            scope=self.scope,
         )
-        builder = StepBuilder(max_num_seqs=self.max_num_seqs, max_seq_tokens=MAX_TOKENS, block_size=BLOCK_SIZE)
+        self.scheduler = Scheduler(
+            kv,
+            POLICIES[self.policy](),
+            max_num_seqs=self.max_num_seqs,
+            max_step_tokens=self.max_step_tokens,
+            pace=self.pace,
+        )
+        builder = StepBuilder(max_num_seqs=self.max_num_seqs, max_seq_tokens=MAX_TOKENS, block_size=self.block_size)
         self.engine = EngineCore(
             make_card(),
             TokenizerBlob(tokenizer_json="{}"),
             scheduler=self.scheduler,
-            executor=RunnerExecutor(runner, builder),
-            new_decoder=LetterDecoder,
-            now_ms=lambda: 7,
+            executor=RunnerExecutor(self.make_runner(self), builder),
+            vocabulary=self.vocabulary,
+            clock=Clock(unix_ms=lambda: 7, seconds=self.seconds or (lambda: self.now_s)),
         )
 
 
@@ -104,8 +130,11 @@ def make_card() -> ModelCard:
 
 
 def make_request(request_id: str = "r", prompt: Iterable[int] = (1, 2, 3, 4, 5), **params: Any) -> Request:
+    """`params` go to the sampling parameters, but for a tenant and a service class."""
+    own = {name: params.pop(name) for name in ("tenant", "service_class") if name in params}
     params = {"max_tokens": 8, "seed": 1, "temperature": 0.0} | params
-    return Request(request_id=request_id, model="fake@0", prompt_ids=tuple(prompt), params=SamplingParams(**params))
+    prompt_ids, sampling = tuple(prompt), SamplingParams(**params)
+    return Request(request_id=request_id, model="fake@0", prompt_ids=prompt_ids, params=sampling, **own)
 
 
 def start(engine: Engine, request: Request, journal: Iterable[Frame] = ()) -> None:
@@ -135,12 +164,20 @@ def run_alone(request: Request, journal: Iterable[Frame] = (), *, eos_probabilit
 
 
 def answers(frames: Iterable[Frame], n: int = 1) -> tuple[list[Prefix], EndFrame]:
-    """What a client sees of a whole journal: each choice's ids, text and reason, and the end."""
+    """What a client sees of a whole journal: each choice's ids, text and reason, and the end; but not how much of
+    the prompt was found in the cache, which may differ between equal answers."""
     frames = list(frames)
     end = frames[-1]
     assert isinstance(end, EndFrame)
     assert sum(isinstance(frame, EndFrame) for frame in frames) == 1
-    return prefixes_of(frames, n), end
+    usage = end.usage and msgspec.structs.replace(end.usage, cached_tokens=0)
+    return prefixes_of(frames, n), EndFrame(end.outcome, usage, end.error)
+
+
+def cached_tokens(frames: Iterable[Frame]) -> int:
+    (usage,) = [frame.usage for frame in frames if isinstance(frame, EndFrame)]
+    assert usage is not None
+    return usage.cached_tokens
 
 
 def answer(frames: Iterable[Frame]) -> Prefix:
@@ -159,11 +196,30 @@ def num_new_tokens(frames: Iterable[Frame]) -> int:
 
 
 def check_blocks(scheduler: Scheduler) -> None:
-    """A block's reference count is the number of tables that hold it; free + used = total; rows are distinct."""
+    """A block's reference count is the number of tables that hold it; free + used = total; rows are distinct; what is
+    promised is what is expected; and the cache: `check_cache`."""
     pool = scheduler.kv.pool
-    held = [block for sequence in scheduler.running for block in sequence.block_table]
-    assert [held.count(block) for block in range(pool.total + 1)] == pool.references
-    assert sorted([*pool.free_blocks(), *set(held)]) == list(range(1, pool.total + 1))
+    held = Counter(block for sequence in scheduler.running for block in sequence.block_table)
+    assert [held[block] for block in range(pool.total + 1)] == pool.references
+    assert sorted([*pool.free_blocks(), *held]) == list(range(1, pool.total + 1))
     assert pool.num_free == len(pool.free_blocks())
     assert len({sequence.row for sequence in scheduler.running}) == len(scheduler.running)
     assert all(sequence.block_table == [] for sequence in scheduler.waiting)
+    promised = sum(sequence.num_expected_blocks - len(sequence.block_table) for sequence in scheduler.running)
+    assert scheduler.forecast.promised_blocks == promised
+    check_cache(scheduler)
+
+
+def check_cache(scheduler: Scheduler) -> None:
+    """A block in two tables is full and computed in both, at one place, after equal tokens; a known block that a
+    sequence holds has its tokens there."""
+    size = scheduler.kv.block_size
+    prefix_of: dict[int, list[int]] = {}
+    for sequence in scheduler.running:
+        for index, block in enumerate(sequence.block_table):
+            end = (index + 1) * size
+            known = scheduler.kv.cache.known_tokens(block)
+            assert known in (None, sequence.token_ids[end - size : end])
+            if known is not None or scheduler.kv.pool.references[block] > 1:
+                assert end <= sequence.num_computed_tokens
+                assert prefix_of.setdefault(block, sequence.token_ids[:end]) == sequence.token_ids[:end]

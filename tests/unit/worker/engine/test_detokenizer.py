@@ -97,3 +97,14 @@ def test_resume_does_not_repeat_text_the_journal_released_early() -> None:
 def test_resume_refuses_a_journal_that_says_something_else() -> None:
     with pytest.raises(StreamContradiction):
         resumed(["ab"], [], "ax")
+
+
+def test_text_of_tokens_that_may_not_stop_is_not_searched_and_not_held() -> None:
+    detokenizer = Detokenizer(PieceDecoder(["EN", "D", "E", "ND"]), ("END",))
+    assert [detokenizer.push(0, may_stop=False), detokenizer.push(1, may_stop=False)] == ["EN", "D"]
+    assert [detokenizer.push(2), detokenizer.push(3), detokenizer.is_stopped] == ["", "", True]
+
+
+def test_a_stop_string_begun_by_tokens_that_may_not_stop_is_none() -> None:
+    detokenizer = Detokenizer(PieceDecoder(["E", "ND"]), ("END",))
+    assert [detokenizer.push(0, may_stop=False), detokenizer.push(1), detokenizer.is_stopped] == ["E", "ND", False]

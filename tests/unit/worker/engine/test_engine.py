@@ -81,7 +81,7 @@ def test_request_that_alone_just_fits_is_served() -> None:
 
 
 def test_choices_that_end_in_one_step_all_end_before_the_request() -> None:
-    frames = run_alone(make_request(n=2, max_tokens=3))
+    frames = run_alone(make_request(prompt=[1, 2, 3], n=2, max_tokens=3))
     last_step = [TokensFrame, ChoiceEndFrame, TokensFrame, ChoiceEndFrame, EndFrame]
     assert [type(frame) for frame in frames[-5:]] == last_step
 

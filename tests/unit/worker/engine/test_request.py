@@ -18,12 +18,12 @@ class DigitDecoder:
         return "\ufffd"
 
 
-def make_sequence(*, max_tokens: int = 3, stop: tuple[str, ...] = ()) -> Sequence:
+def make_sequence(*, max_tokens: int = 3, stop: tuple[str, ...] = (), min_tokens: int = 0) -> Sequence:
     return Sequence(
         request_id="r",
         choice=0,
         arrival=0,
-        params=SamplingParams(max_tokens=max_tokens, seed=0, stop=stop),
+        params=SamplingParams(max_tokens=max_tokens, seed=0, stop=stop, min_tokens=min_tokens),
         stop_ids=frozenset({0}),
         detokenizer=Detokenizer(DigitDecoder(), stop),
         token_ids=[9],
@@ -64,3 +64,16 @@ def test_resume_goes_on_where_the_journal_ends() -> None:
 def test_journal_that_goes_on_after_an_end_is_refused() -> None:
     with pytest.raises(StreamContradiction):
         make_sequence().resume(Prefix(token_ids=(1, 0, 2), text="1"))
+
+
+def test_before_min_tokens_nothing_may_stop_it() -> None:
+    sequence = make_sequence(max_tokens=5, min_tokens=2, stop=("1",))
+    assert (sequence.append(1), sequence.banned_ids) == ("1", {0})
+    assert (sequence.append(1), sequence.banned_ids) == ("1", ())
+    assert (sequence.append(1), sequence.finish_reason) == ("", "stop")
+
+
+def test_min_tokens_count_journaled_ones() -> None:
+    sequence = make_sequence(max_tokens=5, min_tokens=2, stop=("1",))
+    sequence.resume(Prefix((1, 1), "11"))
+    assert (sequence.banned_ids, sequence.append(1), sequence.finish_reason) == ((), "", "stop")

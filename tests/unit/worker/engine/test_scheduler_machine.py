@@ -1,21 +1,54 @@
-"""Any order of adds, steps, ends and aborts keeps the books straight, and every schedule drains."""
+"""Any order of adds, steps, ends and aborts keeps the books straight, and every schedule drains.
+
+The naive model is a KV cache written token by token: what a step reads through a table must be what was written for
+just these tokens, and a block that can be found is never written to.
+"""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from shared.schemas import SamplingParams
-from tests.unit.worker.engine.harness import EOS_ID, LetterDecoder, check_blocks
-from worker.engine.detokenizer import Detokenizer
+from tests.unit.worker.engine.driving import BLOCK, NoForesight, make_sequence
+from tests.unit.worker.engine.harness import EOS_ID, check_blocks
+from worker.engine.executor import Schedule
 from worker.engine.kv_cache_manager import KVCacheManager
-from worker.engine.policies import FirstComeFirstServed
+from worker.engine.prefix_cache import Chain
 from worker.engine.request import Sequence
-from worker.engine.scheduler import Scheduler
+from worker.engine.scheduling.policies import HANDICAP_S, POLICIES
+from worker.engine.scheduling.scheduler import Scheduler
 
-CAPACITY_BLOCKS = 6
-BLOCK = 4
+CAPACITY_BLOCKS = 8
+MOST_TOKENS = CAPACITY_BLOCKS * BLOCK
+
+
+class NaiveCache:
+    """What each slot holds: the token written there last."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._kv = scheduler.kv
+        self._slots: dict[int, int] = {}
+
+    def execute(self, schedule: Schedule) -> None:
+        for sequence, num_tokens in schedule.chunks.items():
+            start = sequence.num_computed_tokens
+            for position in range(start, start + num_tokens):
+                assert self._kv.cache.known_tokens(sequence.block_table[position // BLOCK]) is None, "not immutable"
+                self._slots[self._slot(sequence, position)] = sequence.token_ids[position]
+        for sequence, num_tokens in schedule.chunks.items():
+            seen = range(sequence.num_computed_tokens + num_tokens)
+            assert [self._slots[self._slot(sequence, p)] for p in seen] == sequence.token_ids[: len(seen)]
+
+    def check_known(self) -> None:
+        """Also of blocks that nobody holds."""
+        for block in range(1, self._kv.pool.total + 1):
+            known = self._kv.cache.known_tokens(block)
+            assert known is None or known == [self._slots[block * BLOCK + i] for i in range(BLOCK)]
+
+    def _slot(self, sequence: Sequence, position: int) -> int:
+        return sequence.block_table[position // BLOCK] * BLOCK + position % BLOCK
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -23,28 +56,44 @@ class SchedulerMachine(RuleBasedStateMachine):
         budget=st.integers(1, 20),
         max_num_seqs=st.integers(1, 5),
         watermark=st.integers(0, 2),
+        policy=st.sampled_from(sorted(POLICIES)),
+        foresees=st.booleans(),
     )
-    def build(self, budget: int, max_num_seqs: int, watermark: int) -> None:
+    def build(self, budget: int, max_num_seqs: int, watermark: int, policy: str, *, foresees: bool) -> None:
         kv = KVCacheManager(num_blocks=CAPACITY_BLOCKS + 1, block_size=BLOCK, watermark_blocks=watermark)
-        self.scheduler = Scheduler(kv, FirstComeFirstServed(), max_num_seqs=max_num_seqs, max_step_tokens=budget)
+        self.scheduler = Scheduler(kv, POLICIES[policy](), max_num_seqs=max_num_seqs, max_step_tokens=budget)
+        if not foresees:
+            self.scheduler.forecast = NoForesight(BLOCK, kv.capacity_tokens)
+        self.cache = NaiveCache(self.scheduler)
         self.alive: list[Sequence] = []
         self.num_added = 0
+        self.now_s = 0.0
 
-    @rule(num_prompt_tokens=st.integers(1, 16), num_journaled=st.integers(0, 3))
-    def add(self, num_prompt_tokens: int, num_journaled: int) -> None:
+    @rule(
+        prompt=st.lists(st.integers(1, 2), min_size=1, max_size=16),
+        prefix=st.integers(0, 12),
+        num_journaled=st.integers(0, 3),
+        rank=st.integers(0, 3),
+        salt=st.sampled_from([b"a", b"b", None]),
+    )
+    def add(self, prompt: list[int], prefix: int, num_journaled: int, rank: int, salt: bytes | None) -> None:
         self.num_added += 1
-        sequence = Sequence(
-            request_id=str(self.num_added),
-            choice=0,
+        tokens = [*([1] * prefix), *prompt, *([1] * num_journaled)]
+        sequence = make_sequence(
+            tokens,
             arrival=self.num_added,
-            params=SamplingParams(max_tokens=CAPACITY_BLOCKS * BLOCK - num_prompt_tokens, seed=0),
-            stop_ids=frozenset({EOS_ID}),
-            detokenizer=Detokenizer(LetterDecoder(), ()),
-            token_ids=[1] * (num_prompt_tokens + num_journaled),
-            num_prompt_tokens=num_prompt_tokens,
+            num_journaled=num_journaled,
+            max_tokens=MOST_TOKENS - len(tokens) + num_journaled,
+            arrival_s=self.now_s,
+            rank=rank,
+            chain=Chain(salt),
         )
         self.alive.append(sequence)
         self.scheduler.add(sequence)
+
+    @rule(seconds=st.sampled_from([0.1, *HANDICAP_S]))
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
 
     @rule(ends=st.sets(st.integers(0, 4), max_size=2), times=st.integers(1, 8))
     def step(self, ends: set[int], times: int) -> None:
@@ -56,13 +105,17 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
         sequence = self.alive.pop(data.draw(st.integers(0, len(self.alive) - 1)))
+        blocks = list(sequence.block_table)
         self.scheduler.drop(sequence)
         assert sequence.block_table == []
+        for block in blocks[-1:]:  # the last one is nobody else's
+            with pytest.raises(AssertionError, match="freed twice"):
+                self.scheduler.kv.pool.free([block])
 
     @invariant()
     def books_are_straight(self) -> None:
         check_blocks(self.scheduler)
-        assert all(s.num_tokens_to_compute == 1 for s in self.scheduler.running[:-1]), "a prefill before a decode"
+        self.cache.check_known()
         here = [*self.scheduler.running, *self.scheduler.waiting]
         assert sorted(s.arrival for s in here) == sorted(s.arrival for s in self.alive)
 
@@ -78,13 +131,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.kv.num_used == 0
 
     def _step(self, ends: set[int]) -> None:
+        running = set(self.scheduler.running)
         schedule = self.scheduler.schedule()
         assert schedule.budget >= 0
         assert sum(schedule.chunks.values()) + schedule.budget == self.scheduler.max_step_tokens
-        assert bool(schedule.chunks) == bool(self.alive)
+        assert bool(schedule.chunks) == bool(self.alive), "somebody can always run"
         assert not set(schedule.preempted) & set(schedule.chunks)
-        for sequence, num_tokens in schedule.chunks.items():
-            assert len(sequence.block_table) * BLOCK >= sequence.num_computed_tokens + num_tokens
+        to_compute = [sequence.num_tokens_to_compute for sequence in schedule.chunks if sequence in running]
+        assert to_compute == sorted(to_compute, key=lambda count: count > 1), "a prefill before a decode"
+        self.cache.execute(schedule)
         self.scheduler.update(schedule, [EOS_ID if i in ends else 1 for i in range(len(schedule.sampled))])
         self.alive = [sequence for sequence in self.alive if sequence.finish_reason is None]
 

@@ -48,7 +48,8 @@ def test_a_decode_and_a_prefill_in_one_batch() -> None:
     assert batch.query_start.tolist() == [0, 1, 4]
     assert batch.seq_lens.tolist() == [6, 3]
     assert batch.block_tables.tolist() == [[3, 1], [2, 0]]
-    assert (batch.sample_seqs.tolist(), batch.sample_positions.tolist()) == ([0, 1], [6, 3])
+    assert batch.sampling is not None
+    assert (batch.sample_seqs.tolist(), batch.sampling.positions.tolist()) == ([0, 1], [6, 3])
 
 
 def test_a_chunk_that_does_not_reach_the_end_is_not_sampled() -> None:
@@ -60,9 +61,11 @@ def test_a_chunk_that_does_not_reach_the_end_is_not_sampled() -> None:
 
 def test_sampling_parameters_come_with_their_sequence() -> None:
     batch = build(make_builder(), make_sequence(3, [1], [1], seed=-1), make_sequence(1, [1], [2], seed=8))
-    assert batch.seed.tolist() == [2**64 - 1, 8]
-    assert batch.choice.tolist() == [3, 1]
-    assert (batch.temperature.tolist(), batch.top_p.tolist(), batch.top_k.tolist()) == ([0.5] * 2, [0.25] * 2, [7] * 2)
+    sampling = batch.sampling
+    assert sampling is not None
+    assert (sampling.seed.tolist(), sampling.choice.tolist()) == ([2**64 - 1, 8], [3, 1])
+    columns = sampling.temperature, sampling.top_p, sampling.top_k
+    assert [column.tolist() for column in columns] == [[0.5] * 2, [0.25] * 2, [7] * 2]
 
 
 def test_table_that_grew_is_followed() -> None:
@@ -85,12 +88,12 @@ def test_row_that_changed_hands_forgets_the_earlier_table() -> None:
 def test_row_that_changed_hands_with_equal_blocks_takes_the_new_parameters() -> None:
     builder = make_builder()
     build(builder, make_sequence(0, [1], [1], seed=5))
-    assert build(builder, make_sequence(0, [1], [1], seed=6)).seed.tolist() == [6]
+    sampling = build(builder, make_sequence(0, [1], [1], seed=6)).sampling
+    assert sampling is not None and sampling.seed.tolist() == [6]
 
 
 def test_dtypes_are_those_of_the_contract() -> None:
     batch = build(make_builder(), make_sequence(0, [1, 2], [1]), budget=1)
     assert batch.sample_seqs.shape == (0,)
-    for name in ("token_ids", "positions", "slot_mapping", "query_start", "seq_lens", "block_tables", "top_k"):
+    for name in ("token_ids", "positions", "slot_mapping", "query_start", "seq_lens", "block_tables"):
         assert getattr(batch, name).dtype == np.int64, name
-    assert (batch.temperature.dtype, batch.top_p.dtype, batch.seed.dtype) == (np.float32, np.float32, np.uint64)

@@ -1,0 +1,21 @@
+"""What this machine can do at most: the rate at which its cores read memory."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+
+def read_bandwidth_gb_s(threads: int, num_bytes: int = 1 << 29) -> float:
+    """Best of several sums over memory that no cache holds, by that many threads, each its part."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    parts = np.array_split(np.ones(num_bytes // 8, np.int64), threads)
+    best = 0.0
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(7):
+            started = time.perf_counter()
+            list(pool.map(np.sum, parts))
+            best = max(best, num_bytes / (time.perf_counter() - started) / 1e9)
+    return best

@@ -1,0 +1,77 @@
+"""From settings to an engine: which backend, and what it is told.
+
+Each backend is imported only when it is the one: the simulated one runs without torch.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from shared.config import WorkerSettings
+from worker.backends.interface import Engine
+from worker.engine.scheduling.config import SchedulerConfig
+
+log = logging.getLogger(__name__)
+
+
+def build_engine(settings: WorkerSettings) -> Engine:
+    """The backend the settings name. A native one loads its model: seconds, and memory. Raises ConfigurationError."""
+    return _simulated(settings) if settings.backend == "simulated" else _native(settings)
+
+
+def _simulated(settings: WorkerSettings) -> Engine:
+    from worker.backends.simulated import SimulatedConfig, build_simulated
+
+    return build_simulated(
+        SimulatedConfig(
+            name=settings.model_name or "simulated",
+            scheduling=_scheduling(settings),
+            kv_cache_tokens=settings.sim_kv_tokens,
+            prefill_us_per_token=settings.sim_prefill_us_per_token,
+            step_us=settings.sim_step_us,
+            step_us_per_seq=settings.sim_step_us_per_seq,
+        )
+    )
+
+
+def _native(settings: WorkerSettings) -> Engine:
+    from worker.backends.native import NativeConfig, build_native
+    from worker.model.cpu.choice import KernelConfig
+    from worker.model.cuda.choice import CudaOptions
+
+    return build_native(
+        NativeConfig(
+            model_path=settings.model,
+            name=settings.model_name,
+            device=settings.device,
+            threads=settings.threads,
+            kv_cache_mb=settings.kv_cache_mb,
+            max_context=settings.max_context,
+            kernels=KernelConfig(
+                mode=settings.cpu_kernels,
+                kv_cache_type=settings.kv_cache_type,
+                activations=settings.cpu_activations,
+                library_cache=settings.kernel_cache,
+            ),
+            dtype=settings.dtype,
+            cuda=CudaOptions(
+                mode=settings.gpu_kernels,
+                graphs=settings.cuda_graphs,
+                deterministic=settings.deterministic,
+                max_num_seqs=settings.max_num_seqs,
+                max_step_tokens=settings.max_step_tokens,
+            ),
+            scheduling=_scheduling(settings),
+        ),
+        progress=lambda words: log.info("model_loading", extra={"progress": words}),
+    )
+
+
+def _scheduling(settings: WorkerSettings) -> SchedulerConfig:
+    return SchedulerConfig(
+        max_num_seqs=settings.max_num_seqs,
+        max_step_tokens=settings.max_step_tokens,
+        policy=settings.scheduling_policy,
+        prefix_cache=settings.prefix_cache,
+        itl_target_ms=settings.itl_target_ms,
+    )

@@ -1,0 +1,271 @@
+#include "forward.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace headrace {
+namespace {
+
+constexpr int kTilesAUnit = 8;  // rows of a long prompt are cut too, or a narrow matrix would occupy few threads
+
+alignas(64) constexpr float kAlternating[kLanes] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+
+uint32_t row_parts(const Activations& activations) { return (activations.num_tiles() + kTilesAUnit - 1) / kTilesAUnit; }
+
+uint32_t product_units(int num_panels, const Activations& inputs) { return num_panels * row_parts(inputs); }
+
+// A unit of a product: one panel, and some tiles.
+struct ProductUnit {
+  ProductUnit(uint32_t unit, const Activations& inputs)
+      : panel(static_cast<int>(unit / row_parts(inputs))),
+        first_tile(static_cast<int>(unit % row_parts(inputs)) * kTilesAUnit),
+        end_tile(std::min(first_tile + kTilesAUnit, inputs.num_tiles())) {}
+  const int panel, first_tile, end_tile;
+};
+
+}  // namespace
+
+Forward::Forward(const ModelSizes& sizes)
+    : model_(sizes), team_(sizes.num_threads), attention_(model_, sizes.num_threads), best_(sizes.num_threads) {}
+
+Status Forward::step(const StepArrays& step) {
+  if (!model_.is_complete()) return kIncomplete;
+  if (!is_sound(step)) return kBadArgument;
+  prepare(step);
+  if (step.num_rows) team_.run(*this);
+  choose_best();
+  return kOk;
+}
+
+// Whether every index stays inside what it indexes.
+bool Forward::is_sound(const StepArrays& s) const {
+  const auto all = [](int64_t count, auto holds) {
+    for (int64_t i = 0; i < count; ++i)
+      if (!holds(i)) return false;
+    return true;
+  };
+  const auto is_below = [](int64_t value, int64_t limit) { return value >= 0 && value < limit; };
+  if (!all(s.num_rows, [&](int64_t row) {
+        return is_below(s.token_ids[row], model_.sizes.vocab) && is_below(s.positions[row], model_.sizes.context) &&
+               is_below(s.slots[row], model_.sizes.num_blocks * kBlockTokens);
+      }))
+    return false;
+  if (s.query_start[0] != 0 || s.query_start[s.num_seqs] != s.num_rows || s.logits_stride < model_.sizes.vocab)
+    return false;
+  if (!all(s.num_outputs, [&](int64_t i) { return is_below(s.output_rows[i], s.num_rows); })) return false;
+  return all(s.num_seqs, [&](int64_t seq) {
+    const int64_t rows = s.query_start[seq + 1] - s.query_start[seq];
+    const int64_t num_blocks = (s.seq_lens[seq] + kBlockTokens - 1) / kBlockTokens;
+    return rows > 0 && rows <= s.seq_lens[seq] && num_blocks <= s.max_blocks && all(num_blocks, [&](int64_t i) {
+             return is_below(s.block_tables[seq * s.max_blocks + i], model_.sizes.num_blocks);
+           });
+  });
+}
+
+void Forward::prepare(const StepArrays& step) {
+  step_ = step;
+  const ModelSizes& sizes = model_.sizes;
+  const int rows = static_cast<int>(step.num_rows), outputs = static_cast<int>(step.num_outputs);
+  stream_.reserve(sizeof(float) * rows * sizes.hidden);
+  qkv_.reserve(sizeof(float) * rows * model_.qkv_width());
+  mixed_.reserve(sizeof(float) * rows * model_.mixed_width());
+  const int terms = sizes.activation_terms;
+  normed_.shape(rows, sizes.hidden, terms);
+  attended_.shape(rows, model_.mixed_width(), terms);
+  gated_.shape(rows, sizes.intermediate, terms);
+  last_.shape(outputs, sizes.hidden, terms);
+  attention_.plan(step);
+  for (std::vector<Best>& best : best_) best.assign(outputs, {-std::numeric_limits<float>::infinity(), 0});
+}
+
+// The largest logit of each output over what the threads saw; of equals the lowest id. None is above kNotFinite's.
+void Forward::choose_best() {
+  for (int64_t output = 0; output < step_.num_outputs; ++output) {
+    Best chosen = best_[0][output];
+    for (const std::vector<Best>& of_thread : best_) {
+      const Best& other = of_thread[output];
+      if (other.logit > chosen.logit || (other.logit == chosen.logit && other.id < chosen.id)) chosen = other;
+    }
+    step_.best_ids[output] = chosen.id;
+  }
+}
+
+int Forward::num_phases() const { return 1 + model_.sizes.layers * kPerLayer + 2; }
+
+uint32_t Forward::num_units(int phase) const {
+  const int end_of_layers = 1 + model_.sizes.layers * kPerLayer;
+  if (phase == 0) return static_cast<uint32_t>(step_.num_rows);
+  if (phase == end_of_layers) return static_cast<uint32_t>(step_.num_outputs);
+  if (phase > end_of_layers) return step_.num_outputs ? model_.head().num_panels() : 0;
+  return units_of_layer(static_cast<LayerPhase>((phase - 1) % kPerLayer));
+}
+
+uint32_t Forward::units_of_layer(LayerPhase phase) const {
+  switch (phase) {
+    case kProject: return product_units(model_.qkv_width() / kLanes, normed_);
+    case kAttend: return attention_.num_units();
+    case kProjectOut: return product_units(model_.sizes.hidden / kLanes, attended_);
+    case kGateUp: return product_units(model_.sizes.intermediate / kBlock, normed_);
+    case kDownAgain: return product_units(model_.sizes.hidden / kLanes, gated_);
+    default: return static_cast<uint32_t>(step_.num_rows);
+  }
+}
+
+void Forward::run(int phase, uint32_t begin, uint32_t end, int thread) {
+  const int end_of_layers = 1 + model_.sizes.layers * kPerLayer;
+  for (uint32_t unit = begin; unit < end; ++unit) {
+    if (phase == 0) {
+      embed(unit);
+    } else if (phase < end_of_layers) {
+      run_layer(static_cast<LayerPhase>((phase - 1) % kPerLayer), (phase - 1) / kPerLayer, unit, thread);
+    } else if (phase == end_of_layers) {
+      normalize(unit, static_cast<int>(step_.output_rows[unit]), model_.final_norm, last_);
+    } else {
+      score(unit, thread);
+    }
+  }
+}
+
+void Forward::run_layer(LayerPhase phase, int index, uint32_t unit, int thread) {
+  const Layer& layer = model_.layers[index];
+  switch (phase) {
+    case kNorm: return normalize(unit, unit, layer.attention_norm, normed_);
+    case kProject: return project(layer, unit);
+    case kRotate: return rotate_and_store(index, unit);
+    case kAttend: return attention_.run(index, unit, thread, qkv(0), mixed(0));
+    case kGather: return gather(unit);
+    case kProjectOut: return add_product(layer.output, attended_, unit);
+    case kNormAgain: return normalize(unit, unit, layer.mlp_norm, normed_);
+    case kGateUp: return gate_and_up(layer, unit);
+    case kDownAgain: return add_product(layer.down, gated_, unit);
+    case kPerLayer: return;
+  }
+}
+
+void Forward::embed(int row) { model_.embedding.read_row(static_cast<int>(step_.token_ids[row]), stream(row)); }
+
+// Row `from` of the stream, normalized and quantized, becomes row `row` of `to`.
+void Forward::normalize(int row, int from, const Memory& weight, Activations& to) {
+  const float* x = stream(from);
+  const float* by = weight.as<float>();
+  const ModelSizes& sizes = model_.sizes;
+  const Floats factor = Floats::splat(inverse_rms(x, sizes.hidden, sizes.unpadded_hidden, sizes.norm_epsilon));
+  for (int block = 0; block < to.num_blocks(); ++block, x += kBlock, by += kBlock)
+    to.put(row, block, Floats::load(x) * factor * Floats::load(by),
+           Floats::load(x + kLanes) * factor * Floats::load(by + kLanes));
+}
+
+// Panels of the queries, then of the keys, then of the values.
+void Forward::project(const Layer& layer, uint32_t unit) {
+  const ProductUnit place(unit, normed_);
+  const Weights* weights = &layer.query;
+  int panel = place.panel;
+  for (const Weights* next : {&layer.key, &layer.value}) {
+    if (panel < weights->num_panels()) break;
+    panel -= weights->num_panels();
+    weights = next;
+  }
+  const int column = place.panel * kLanes;
+  const bool has_bias = layer.qkv_bias.size() != 0;
+  const Floats bias = has_bias ? Floats::load(layer.qkv_bias.as<float>() + column) : Floats::zero();
+  float out[kTileFloats];
+  for (int i = place.first_tile; i < place.end_tile; ++i) {
+    const Tile tile = normed_.tile(i);
+    multiply_tile(*weights, panel, tile, out);
+    for (int r = 0; r < tile.num_rows; ++r)
+      (Floats::load(out + r * kLanes) + bias).store(qkv(tile.first_row + r) + column);
+  }
+}
+
+void Forward::rotate_and_store(int index, int row) {
+  const ModelSizes& sizes = model_.sizes;
+  const Layer& layer = model_.layers[index];
+  const float* turns = model_.rotation.as<float>() + step_.positions[row] * sizes.head_dim;
+  float* const queries = qkv(row);
+  float* const keys = queries + model_.mixed_width();
+  const float* const values = keys + static_cast<size_t>(sizes.kv_heads) * sizes.head_dim;
+  for (int head = 0; head < sizes.heads; ++head) rotate(queries + head * sizes.head_dim, turns, layer.query_norm);
+  for (int head = 0; head < sizes.kv_heads; ++head) {
+    float* const key = keys + head * sizes.head_dim;
+    rotate(key, turns, layer.key_norm);
+    attention_.store(index, step_.slots[row], head, key, values + head * sizes.head_dim);
+  }
+}
+
+// Normalizes the head if there is a weight for it, then turns its pairs (2i, 2i + 1).
+void Forward::rotate(float* head, const float* turns, const Memory& norm) const {
+  const ModelSizes& sizes = model_.sizes;
+  Floats factor = Floats::splat(1.0f);
+  if (norm.size()) factor = Floats::splat(inverse_rms(head, sizes.head_dim, sizes.unpadded_head_dim, sizes.norm_epsilon));
+  const Floats sign = Floats::load(kAlternating);
+  for (int d = 0; d < sizes.head_dim; d += kLanes) {
+    Floats x = Floats::load(head + d);
+    if (norm.size()) x = x * factor * Floats::load(norm.as<float>() + d);
+    const Floats turn = Floats::load(turns + d);
+    const Floats crossed = swap_pairs(x) * second_of_pairs(turn) * sign;
+    fma(x, first_of_pairs(turn), crossed).store(head + d);
+  }
+}
+
+void Forward::gather(int row) {
+  attention_.gather(row, mixed(0));
+  const float* x = mixed(row);
+  for (int block = 0; block < attended_.num_blocks(); ++block, x += kBlock)
+    attended_.put(row, block, Floats::load(x), Floats::load(x + kLanes));
+}
+
+void Forward::add_product(const Weights& weights, const Activations& inputs, uint32_t unit) {
+  const ProductUnit place(unit, inputs);
+  float out[kTileFloats];
+  for (int i = place.first_tile; i < place.end_tile; ++i) {
+    const Tile tile = inputs.tile(i);
+    multiply_tile(weights, place.panel, tile, out);
+    for (int r = 0; r < tile.num_rows; ++r) {
+      float* const to = stream(tile.first_row + r) + place.panel * kLanes;
+      (Floats::load(to) + Floats::load(out + r * kLanes)).store(to);
+    }
+  }
+}
+
+// A unit is two panels of each matrix: just one block of the MLP's activations.
+void Forward::gate_and_up(const Layer& layer, uint32_t unit) {
+  const ProductUnit place(unit, normed_);
+  float gates[2][kTileFloats], ups[2][kTileFloats];
+  for (int i = place.first_tile; i < place.end_tile; ++i) {
+    const Tile tile = normed_.tile(i);
+    for (int half = 0; half < 2; ++half) {
+      multiply_tile(layer.gate, 2 * place.panel + half, tile, gates[half]);
+      multiply_tile(layer.up, 2 * place.panel + half, tile, ups[half]);
+    }
+    for (int r = 0; r < tile.num_rows; ++r) {
+      const auto gated = [&](int half) {
+        return silu(Floats::load(gates[half] + r * kLanes)) * Floats::load(ups[half] + r * kLanes);
+      };
+      gated_.put(tile.first_row + r, place.panel, gated(0), gated(1));
+    }
+  }
+}
+
+void Forward::score(uint32_t panel, int thread) {
+  float out[kTileFloats];
+  for (int i = 0; i < last_.num_tiles(); ++i) {
+    const Tile tile = last_.tile(i);
+    multiply_tile(model_.head(), panel, tile, out);
+    for (int r = 0; r < tile.num_rows; ++r) score_output(panel, tile.first_row + r, out + r * kLanes, thread);
+  }
+}
+
+void Forward::score_output(uint32_t panel, int output, const float* logits, int thread) {
+  const int first_id = panel * kLanes, count = std::min(kLanes, model_.sizes.vocab - first_id);
+  Best& best = best_[thread][output];
+  if (!is_finite(Floats::load(logits))) best = {std::numeric_limits<float>::infinity(), kNotFinite};
+  if (count < kLanes || max_of(Floats::load(logits)) > best.logit) {
+    for (int lane = 0; lane < count; ++lane)
+      if (logits[lane] > best.logit) best = {logits[lane], first_id + lane};
+  }
+  if (step_.logits_rows[output] >= 0)
+    std::copy(logits, logits + count, step_.logits + step_.logits_rows[output] * step_.logits_stride + first_id);
+}
+
+}  // namespace headrace

@@ -1,0 +1,68 @@
+// One step of the model as a program of phases: nine a layer, and the ends.
+//
+//     embed | norm, project, rotate and store, attend, gather, project out, norm, gate and up, down | ... | norm, head
+//
+//     rows     tokens of the step       outputs   rows that go through the head
+//
+// Work is cut by rows, by panels of sixteen outputs, or by attention items; who does what changes no bit of a result.
+#pragma once
+
+#include <vector>
+
+#include "activations.h"
+#include "model.h"
+#include "multiply.h"
+#include "paged_attention.h"
+#include "team.h"
+
+namespace headrace {
+
+class Forward : public Program {
+ public:
+  explicit Forward(const ModelSizes& sizes);
+
+  Model& model() { return model_; }
+  Status step(const StepArrays& step);
+
+  int num_phases() const override;
+  uint32_t num_units(int phase) const override;
+  void run(int phase, uint32_t begin, uint32_t end, int thread) override;
+
+ private:
+  enum LayerPhase { kNorm, kProject, kRotate, kAttend, kGather, kProjectOut, kNormAgain, kGateUp, kDownAgain, kPerLayer };
+  struct Best {
+    float logit;
+    int64_t id;
+  };
+
+  bool is_sound(const StepArrays& step) const;
+  void prepare(const StepArrays& step);
+  void choose_best();
+  uint32_t units_of_layer(LayerPhase phase) const;
+  void run_layer(LayerPhase phase, int layer, uint32_t unit, int thread);
+
+  void embed(int row);
+  void normalize(int row, int from, const Memory& weight, Activations& to);
+  void project(const Layer& layer, uint32_t unit);
+  void rotate_and_store(int layer, int row);
+  void rotate(float* head, const float* turns, const Memory& norm) const;
+  void gather(int row);
+  void add_product(const Weights& weights, const Activations& inputs, uint32_t unit);
+  void gate_and_up(const Layer& layer, uint32_t unit);
+  void score(uint32_t panel, int thread);
+  void score_output(uint32_t panel, int output, const float* logits, int thread);
+
+  float* stream(size_t row) { return stream_.as<float>() + row * model_.sizes.hidden; }
+  float* qkv(size_t row) { return qkv_.as<float>() + row * model_.qkv_width(); }
+  float* mixed(size_t row) { return mixed_.as<float>() + row * model_.mixed_width(); }
+
+  Model model_;
+  Team team_;
+  PagedAttention attention_;
+  StepArrays step_{};
+  Memory stream_, qkv_, mixed_;                        // [rows, hidden], [rows, qkv_width], [rows, mixed_width]
+  Activations normed_, attended_, gated_, last_;       // [rows, ..] hidden, mixed_width, intermediate; [outputs, hidden]
+  std::vector<std::vector<Best>> best_;                // [threads][outputs]
+};
+
+}  // namespace headrace
