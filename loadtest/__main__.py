@@ -9,6 +9,7 @@ from loadtest.chaos import commands
 from loadtest.fairness import run as fairness
 from loadtest.gpu import run as gpu
 from loadtest.protocol import run as protocol
+from loadtest.race import alone as engine
 from loadtest.race import run as race
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app.command("chaos")(commands.chaos)
 app.command("drill")(commands.drill)
 app.command("protocol")(protocol.main)
 app.command("race")(race.main)
+app.command("engine")(engine.main)
 app.command("fairness")(fairness.main)
 app.command("overload")(overload.main)
 app.command("gpu")(gpu.main)

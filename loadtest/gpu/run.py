@@ -129,3 +129,7 @@ def device_words(device: str) -> str:
 
     words = torch.cuda.get_device_name(device) if device.startswith("cuda") else "a CPU, with plain kernels"
     return f"{words}, PyTorch {torch.__version__}"
+
+
+if __name__ == "__main__":  # for a machine that has PyTorch and little else
+    typer.run(main)

@@ -92,7 +92,7 @@ class Contestant:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            self._process.wait()
+            self.stop()
             raise RuntimeError(f"{self.entry.name} ended: {self._log.read_text(errors='replace')[-600:]}")
         return json.loads(line)
 

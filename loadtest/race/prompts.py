@@ -24,14 +24,17 @@ class Prompts:
         return [self._cut(97 * i, SHORT) for i in range(count)]
 
     def long(self, count: int) -> list[list[int]]:
-        return [self._cut(311 * i, LONG) for i in range(count)]
+        return self.cut(count, LONG)
+
+    def cut(self, count: int, length: int) -> list[list[int]]:
+        return [self._cut(311 * i, length) for i in range(count)]
 
     def shared(self, count: int) -> list[list[int]]:
         """The first 90% in common, from call to call too."""
         start = self._ids[1000 : 1000 + SHARED]
         return [start + self._cut(211 * i, LONG - SHARED) for i in range(count)]
 
-    def prefixes(self, count: int = 100, length: int = 128) -> list[list[int]]:
+    def prefixes(self, count: int = 50, length: int = 64) -> list[list[int]]:
         """The same at each call."""
         return [self._ids[173 * i % 15_000 :][:length] for i in range(count)]
 

@@ -54,7 +54,9 @@ def start(entries: list[Entry], folder: Path) -> list[Contestant]:
     return started
 
 
-def race(contestants: list[Contestant], prompts: Prompts, rounds: int) -> dict[str, dict[str, list[Run]]]:
+def race(
+    contestants: list[Contestant], prompts: Prompts, rounds: int, *, is_full: bool
+) -> dict[str, dict[str, list[Run]]]:
     """Runs by contestant and load ("short 8"). The first round warms up and does not count."""
     runs: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for number in range(rounds + 1):
@@ -69,6 +71,8 @@ def race(contestants: list[Contestant], prompts: Prompts, rounds: int) -> dict[s
                     contestant.run(prompts.short(streams), 4)
                     continue
                 for load, (ids, max_tokens) in loads.items():
+                    if streams == STREAMS[-1] and not load.startswith("short") and not is_full:
+                        continue
                     if load.startswith("shared"):
                         contestant.run(prompts.shared(1), 1)
                     runs[contestant.entry.name][load].append(contestant.run(ids, max_tokens))
@@ -97,6 +101,7 @@ def agreement(contestants: list[Contestant], prompts: Prompts, reference: str) -
 def main(
     peers: Annotated[Path | None, typer.Option(help="TOML file that names the others: loadtest/race/field.py")] = None,
     rounds: int = 3,
+    full: Annotated[bool, typer.Option(help="512-token prompts by 32 streams too: minutes a contestant")] = False,
     model: str = "smollm2",
     threads: int = 2,
     only: Annotated[str, typer.Option(help="contestants whose names have this in them")] = "",
@@ -107,7 +112,7 @@ def main(
         contestants = start([entry for entry in entries if only in entry.name], Path(folder))
         blob = next(said["tokenizer"] for c in contestants if "tokenizer" in (said := c.greeting))
         prompts = Prompts(Tokenizer.from_blob(decode_blob(base64.b64decode(blob))))
-        runs = race(contestants, prompts, rounds)
+        runs = race(contestants, prompts, rounds, is_full=full)
         agreed = agreement(contestants, prompts, "headrace, torch fp32")
         for contestant in contestants:
             contestant.stop()

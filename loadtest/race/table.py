@@ -31,8 +31,10 @@ def show(
         row = {load: _figures(made) for load, made in loads.items()}
         rows[name] = {**row, "bits": bits[name], "agreement": agreed.get(name)}
         speeds = " ".join(f"{row[f'short {n}']['decode_per_s']:7.0f}" for n in (1, 8, 32))
-        ttfts = " ".join(f"{row[f'long {n}']['ttft_p50_ms']:7.0f}" for n in (1, 8, 32))
-        shared = " ".join(f"{row[f'shared {n}']['ttft_p50_ms']:7.0f}" for n in (1, 8, 32))
+        ttfts, shared = (
+            " ".join(f"{row[f'{load} {n}']['ttft_p50_ms']:7.0f}" for n in (1, 8, 32) if f"{load} {n}" in row)
+            for load in ("long", "shared")
+        )
         itl = f"{row['long 8']['itl_p50_ms']:9.1f} {row['long 8']['itl_p99_ms']:9.1f}"
         share = f"{agreed[name]:8.0%}" if name in agreed else " " * 8
         typer.echo(f"{name:26s} {speeds:>24s} {ttfts:>24s} {shared:>24s} {itl:>22s} {share}")

@@ -130,7 +130,7 @@ def test_one_line_says_which_path_runs(
         load(write_model(tmp_path), kernels=kernels(mode="auto"), threads=2)
         load(tmp_path, kernels=kernels(mode="torch"))
     native, torch = said(caplog)
-    assert (native.path, native.why) == ("native", f"{BEST.name}, 2 threads, float16 KV cache")
+    assert (native.path, native.why) == ("native", f"{BEST.name}, 2 threads, int16 activations, float16 KV cache")
     assert (torch.path, torch.why, torch.levelno) == ("torch", "asked for", logging.INFO)
 
 

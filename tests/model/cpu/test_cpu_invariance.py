@@ -23,6 +23,7 @@ Kernels = Callable[..., KernelConfig]
 LENGTHS = [1, 2, 15, 16, 17, 33, 80, 254, 300, 530]  # segments of attention end at 256 and 512
 PREFIX = list(range(40, 72))  # all but the shortest prompts begin with it: two blocks
 NEW_TOKENS = 5
+OTHER = {"kv_cache_type": "float32", "activations": "int8"}
 MODELS: dict[str, dict[str, Any]] = {
     "narrow heads, filled up": {"num_hidden_layers": 2},
     "wide heads": WIDE | {"num_hidden_layers": 2, "head_dim": 64, "tie_word_embeddings": False},
@@ -85,13 +86,14 @@ def alone(runner: Any) -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize(
-    ("cache_type", "num_schedules"),
-    [("float16", 36), ("float32", 9), pytest.param("float16", 600, marks=pytest.mark.slow)],
+    ("settings", "num_schedules"),
+    [({}, 36), (OTHER, 9), pytest.param({}, 600, marks=pytest.mark.slow)],
+    ids=["default", "other", "many"],
 )
 def test_logits_are_the_same_bits_under_every_schedule(
-    load: Load, kernels: Kernels, folder: Path, cache_type: str, num_schedules: int
+    load: Load, kernels: Kernels, folder: Path, settings: dict[str, Any], num_schedules: int
 ) -> None:
-    config = kernels(kv_cache_type=cache_type)
+    config = kernels(**settings)
     expected = alone(load(folder, kernels=config, kv_cache_bytes=32 << 20).runner)
     num_preempted = num_shared = 0
     for threads in (1, 2, 3):

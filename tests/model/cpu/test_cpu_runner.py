@@ -51,17 +51,27 @@ def last_logits(runner: Any, ids: list[list[int]]) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("instructions", SETS)
-def test_logits_are_those_of_pytorch_rounding_alike(
+def test_logits_are_those_of_pytorch(
     load: Load, kernels: Kernels, tmp_path: Path, name: str, instructions: str
 ) -> None:
+    folder = write_rounded_model(tmp_path, **FAMILIES[name])
+    ids = prompts(1, [1, 2, 16, 17, 40, 300])
+    config = kernels(kv_cache_type="float32", instructions=instructions)
+    expected = last_logits(load(folder, kv_cache_bytes=8 << 20).runner, ids)
+    made = last_logits(load(folder, kernels=config, kv_cache_bytes=8 << 20).runner, ids)
+    assert (made - expected).abs().max() < 5e-3 * expected.std()
+
+
+@pytest.mark.parametrize("instructions", SETS)
+def test_eight_bits_round_as_they_say(load: Load, kernels: Kernels, tmp_path: Path, instructions: str) -> None:
     """To fp32's own precision, until a value halfway between two integers is rounded up by one and down by the other:
     that happens sooner or later, and is seen."""
-    folder = write_rounded_model(tmp_path, **FAMILIES[name])
+    folder = write_rounded_model(tmp_path, **WIDE)
     ids = prompts(1, [1, 2, 3, 5, 9, 16, 17, 40, 300])
     expected = last_logits(rounding_runner(folder), ids)
-    config = kernels(kv_cache_type="float32", instructions=instructions)
-    loaded = load(folder, kernels=config, kv_cache_bytes=8 << 20)
-    differences = (last_logits(loaded.runner, ids) - expected).abs().amax(-1) / expected.std()
+    config = kernels(kv_cache_type="float32", activations="int8", instructions=instructions)
+    made = last_logits(load(folder, kernels=config, kv_cache_bytes=8 << 20).runner, ids)
+    differences = (made - expected).abs().amax(-1) / expected.std()
     assert (differences < 1e-5).sum() >= 4 and differences.max() < 0.3
 
 
@@ -73,7 +83,7 @@ def test_widths_that_are_no_whole_blocks_are_filled_up(
     ids = prompts(2, [5, 33, 100])
     expected = torch.stack([Reference(folder, torch.float64).logits(prompt)[-1] for prompt in ids])
     made = last_logits(load(folder, kernels=kernels()).runner, ids)
-    assert (made - expected).abs().mean() < 0.1 * expected.std()
+    assert (made - expected).abs().mean() < 0.1 * expected.std()  # the weights are rounded to eight bits
 
 
 def test_sixteen_bits_of_kv_cache_change_little(load: Load, kernels: Kernels, tmp_path: Path) -> None:
@@ -82,7 +92,7 @@ def test_sixteen_bits_of_kv_cache_change_little(load: Load, kernels: Kernels, tm
     runners = (load(folder, kernels=kernels(kv_cache_type=kind)).runner for kind in ("auto", "float32"))
     half, whole = (last_logits(runner, ids) for runner in runners)
     assert not torch.equal(half, whole)
-    assert (half - whole).abs().mean() < 0.1 * whole.std()
+    assert (half - whole).abs().max() < 0.05 * whole.std()
 
 
 def test_greedy_tokens_are_the_largest_logits_and_of_equals_the_first(

@@ -5,16 +5,29 @@ The interpreter has no bfloat16 products; that they compile for GPUs is test_com
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.model.cuda.parts import CONTEXT, attention_of, expected_logits, prompts, runner_of
+from tests.model.cuda.parts import (
+    CONTEXT,
+    attention_of,
+    checkpoint_of,
+    expected_logits,
+    greedy,
+    prompts,
+    runner_of,
+)
 from tests.model.stepper import Sequence, Stepper
+from worker.model.cpu.choice import Placement
+from worker.model.cuda import assembly
 from worker.model.cuda.attention import BlockPlan, Kernels
+from worker.model.cuda.choice import CudaOptions
 from worker.model.cuda.graphs import RerunRecorder
 from worker.model.cuda.runner import CudaRunner
 from worker.model.families.model_config import ModelConfig
@@ -138,3 +151,18 @@ def test_rotation_and_gating_are_those_of_pytorch() -> None:
     gate_up = torch.randn(3, 2 * 1100, generator=GENERATOR) * 4
     for activation in ("silu", "gelu_tanh"):
         torch.testing.assert_close(ours.gated(gate_up, activation), gated(gate_up, activation))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_parts_a_worker_loads_fit_together(monkeypatch: pytest.MonkeyPatch, deterministic: bool) -> None:
+    """All of `build_cuda_runner` but CUDA itself."""
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=2))
+    monkeypatch.setattr(assembly, "CudaRecorder", RerunRecorder)
+    options = CudaOptions(deterministic=deterministic, max_num_seqs=2, max_step_tokens=32)
+    place = Placement(device="cpu", dtype="float32", threads=0, kv_cache_bytes=1 << 18, context_length=64)
+    runner = assembly.build_cuda_runner(checkpoint_of("llama"), options, place, lambda _: None)
+    [prompt] = prompts([9])
+    sequence = Sequence(list(prompt), max_new=2)
+    Stepper(runner).run([sequence], max_chunk=5)
+    assert sequence.made == greedy(prompt, 2)

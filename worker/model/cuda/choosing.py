@@ -32,6 +32,7 @@ class PendingTokens:
             made += _choose(logits, row_of_sample[sampling.samples], best, sampling)
         self._fetched = Fetched(made)
 
+    @torch.inference_mode()
     def wait(self) -> StepTokens:
         token_ids, *more = self._fetched.wait()
         sampling = self._sampling

@@ -88,10 +88,10 @@ class Activations {
     size_t values, number;
   };
 
-  // What rounding left, in 256ths.
+  // What rounding left, in 256ths. Not -128: it has no opposite, and one implementation moves signs.
   static Ints remainder(Floats x) {
-    const Ints parts = round_to_ints((x - to_floats(round_to_ints(x))) * Floats::splat(256.0f));
-    return round_to_ints(min(to_floats(parts), Floats::splat(127.0f)));
+    const Floats parts = (x - to_floats(round_to_ints(x))) * Floats::splat(256.0f), limit = Floats::splat(127.0f);
+    return round_to_ints(max(min(parts, limit), Floats::zero() - limit));
   }
 
   // Returns the sum of the 32 values.
