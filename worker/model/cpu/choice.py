@@ -117,9 +117,12 @@ def _cache_folder(config: KernelConfig) -> Path:
 def _load(
     config: KernelConfig, library: Library, checkpoint: Checkpoint, place: Placement, progress: Callable[[str], None]
 ) -> CpuRunner:
+    import torch
+
     from worker.model.cpu.assembly import Build, block_bytes, hand_over, model_sizes
     from worker.model.cpu.runner import CpuRunner
 
+    torch.set_num_threads(1)  # it only samples; its threads and the kernels' would take each other's cores
     kv_is_half = config.kv_cache_type != "float32"
     num_blocks = place.kv_cache_bytes // block_bytes(checkpoint.config, kv_is_half=kv_is_half)
     if num_blocks < 2:  # block 0 is scratch

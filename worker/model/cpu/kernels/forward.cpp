@@ -98,7 +98,10 @@ uint32_t Forward::num_units(int phase) const {
   if (phase == 0) return static_cast<uint32_t>(step_.num_rows);
   if (phase == end_of_layers) return static_cast<uint32_t>(step_.num_outputs);
   if (phase > end_of_layers) return step_.num_outputs ? model_.head().num_panels() : 0;
-  return units_of_layer(static_cast<LayerPhase>((phase - 1) % kPerLayer));
+  const LayerPhase part = static_cast<LayerPhase>((phase - 1) % kPerLayer);
+  // Of the last layer a step without outputs needs keys and values only.
+  const bool is_read = step_.num_outputs || phase < end_of_layers - kPerLayer || part <= kRotate;
+  return is_read ? units_of_layer(part) : 0;
 }
 
 uint32_t Forward::units_of_layer(LayerPhase phase) const {
