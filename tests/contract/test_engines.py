@@ -146,7 +146,7 @@ def test_answers_do_not_depend_on_chunking(make: Callable[..., Engine], max_step
 
 def test_answers_do_not_depend_on_preemption(make: Callable[..., Engine]) -> None:
     requests = some_requests(6)
-    engine = make(kv_cache_tokens=10 * BLOCK_SIZE)
+    engine = make(kv_cache_tokens=8 * BLOCK_SIZE)
     assert together(engine, requests) == alone(make, requests)
     assert engine.load().preemptions > 0
 
