@@ -43,8 +43,8 @@ struct WeightArrays {
 
 constexpr int64_t kNotFinite = -1;  // NOT_FINITE of worker/engine/request.py
 
-// One step: worker/model/runner.py draws it. `output_rows` are those that go through the head. Output i's largest
-// logit gives best_ids[i], or kNotFinite if one of its logits is not finite; if logits_rows[i] is not -1, its logits
+// One step: worker/model/runner.py draws it. `output_rows`, rising, are those that go through the head. Output i's
+// largest logit gives best_ids[i], or kNotFinite if one of its logits is not finite; if logits_rows[i] is not -1, its logits
 // go to that row of `logits` as well.
 struct StepArrays {
   int64_t num_rows, num_seqs, max_blocks, num_outputs, logits_stride;

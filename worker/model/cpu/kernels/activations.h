@@ -71,12 +71,13 @@ class Activations {
     const bool is_zero = largest < 1e-30f;
     const Floats inverse = Floats::splat(is_zero ? 0.0f : 127.0f / largest);
     const Floats first = low * inverse, second = high * inverse;
-    int32_t total = put_term(at, 0, round_to_ints(first), round_to_ints(second));
+    Ints sums = put_term(at, 0, round_to_ints(first), round_to_ints(second));
     float scale = is_zero ? 0.0f : largest / 127.0f;
     if (num_terms_ == 2) {
-      total = 256 * total + put_term(at, 1, remainder(first), remainder(second));
+      sums = shifted<8>(sums) + put_term(at, 1, remainder(first), remainder(second));
       scale /= 256.0f;
     }
+    const int32_t total = sum(sums);
     scales_.as<float>()[at.number] = scale;
     scaled_sums_.as<float>()[at.number] = scale * static_cast<float>(total);
     negative_sums_.as<int32_t>()[at.number] = -total;
@@ -94,14 +95,14 @@ class Activations {
     return round_to_ints(max(min(parts, limit), Floats::zero() - limit));
   }
 
-  // Returns the sum of the 32 values.
-  int32_t put_term(const Place& at, int term, Ints low, Ints high) {
+  // Returns the sum of both.
+  Ints put_term(const Place& at, int term, Ints low, Ints high) {
     int8_t values[kBlock];
     store_bytes(low, values);
     store_bytes(high, values + kLanes);
     int8_t* to = values_.as<int8_t>() + at.values + static_cast<size_t>(term) * kBlock * at.num_rows;
     for (int group = 0; group < kGroups; ++group) std::memcpy(to + 4 * group * at.num_rows, values + 4 * group, 4);
-    return sum(low + high);
+    return low + high;
   }
 
   void put_nan(const Place& at) {

@@ -53,7 +53,10 @@ bool Forward::is_sound(const StepArrays& s) const {
     return false;
   if (s.query_start[0] != 0 || s.query_start[s.num_seqs] != s.num_rows || s.logits_stride < model_.sizes.vocab)
     return false;
-  if (!all(s.num_outputs, [&](int64_t i) { return is_below(s.output_rows[i], s.num_rows); })) return false;
+  if (!all(s.num_outputs, [&](int64_t i) {
+        return is_below(s.output_rows[i], s.num_rows) && (i == 0 || s.output_rows[i - 1] < s.output_rows[i]);
+      }))
+    return false;
   return all(s.num_seqs, [&](int64_t seq) {
     const int64_t rows = s.query_start[seq + 1] - s.query_start[seq];
     const int64_t num_blocks = (s.seq_lens[seq] + kBlockTokens - 1) / kBlockTokens;
@@ -65,18 +68,21 @@ bool Forward::is_sound(const StepArrays& s) const {
 
 void Forward::prepare(const StepArrays& step) {
   step_ = step;
-  const ModelSizes& sizes = model_.sizes;
-  const int rows = static_cast<int>(step.num_rows), outputs = static_cast<int>(step.num_outputs);
-  stream_.reserve(sizeof(float) * rows * sizes.hidden);
-  qkv_.reserve(sizeof(float) * rows * model_.qkv_width());
-  mixed_.reserve(sizeof(float) * rows * model_.mixed_width());
-  const int terms = sizes.activation_terms;
-  normed_.shape(rows, sizes.hidden, terms);
-  attended_.shape(rows, model_.mixed_width(), terms);
-  gated_.shape(rows, sizes.intermediate, terms);
-  last_.shape(outputs, sizes.hidden, terms);
+  stream_.reserve(sizeof(float) * step.num_rows * model_.sizes.hidden);
+  qkv_.reserve(sizeof(float) * step.num_rows * model_.qkv_width());
+  mixed_.reserve(sizeof(float) * step.num_rows * model_.mixed_width());
+  shape(all_, step.num_rows, nullptr);
+  shape(outputs_, step.num_outputs, step.output_rows);
   attention_.plan(step);
-  for (std::vector<Best>& best : best_) best.assign(outputs, {-std::numeric_limits<float>::infinity(), 0});
+  for (std::vector<Best>& best : best_) best.assign(outputs_.count, {-std::numeric_limits<float>::infinity(), 0});
+}
+
+void Forward::shape(Rows& rows, int64_t count, const int64_t* numbers) {
+  rows.count = static_cast<int>(count);
+  rows.numbers = numbers;
+  rows.normed.shape(rows.count, model_.sizes.hidden, model_.sizes.activation_terms);
+  rows.attended.shape(rows.count, model_.mixed_width(), model_.sizes.activation_terms);
+  rows.gated.shape(rows.count, model_.sizes.intermediate, model_.sizes.activation_terms);
 }
 
 // The largest logit of each output over what the threads saw; of equals the lowest id. None is above kNotFinite's.
@@ -95,23 +101,26 @@ int Forward::num_phases() const { return 1 + model_.sizes.layers * kPerLayer + 2
 
 uint32_t Forward::num_units(int phase) const {
   const int end_of_layers = 1 + model_.sizes.layers * kPerLayer;
-  if (phase == 0) return static_cast<uint32_t>(step_.num_rows);
-  if (phase == end_of_layers) return static_cast<uint32_t>(step_.num_outputs);
-  if (phase > end_of_layers) return step_.num_outputs ? model_.head().num_panels() : 0;
-  const LayerPhase part = static_cast<LayerPhase>((phase - 1) % kPerLayer);
-  // Of the last layer a step without outputs needs keys and values only.
-  const bool is_read = step_.num_outputs || phase < end_of_layers - kPerLayer || part <= kRotate;
-  return is_read ? units_of_layer(part) : 0;
+  if (phase == 0) return all_.count;
+  if (phase < end_of_layers)
+    return units_of_layer((phase - 1) / kPerLayer, static_cast<LayerPhase>((phase - 1) % kPerLayer));
+  if (phase == end_of_layers) return outputs_.count;
+  return outputs_.count ? model_.head().num_panels() : 0;
 }
 
-uint32_t Forward::units_of_layer(LayerPhase phase) const {
+bool Forward::is_for_outputs(int layer, LayerPhase phase) const {
+  return layer + 1 == model_.sizes.layers && phase > kRotate;
+}
+
+uint32_t Forward::units_of_layer(int layer, LayerPhase phase) const {
+  const Rows& rows = is_for_outputs(layer, phase) ? outputs_ : all_;
   switch (phase) {
-    case kProject: return product_units(model_.qkv_width() / kLanes, normed_);
-    case kAttend: return attention_.num_units();
-    case kProjectOut: return product_units(model_.sizes.hidden / kLanes, attended_);
-    case kGateUp: return product_units(model_.sizes.intermediate / kBlock, normed_);
-    case kDownAgain: return product_units(model_.sizes.hidden / kLanes, gated_);
-    default: return static_cast<uint32_t>(step_.num_rows);
+    case kProject: return product_units(model_.qkv_width() / kLanes, rows.normed);
+    case kAttend: return attention_.num_units(layer);
+    case kProjectOut: return product_units(model_.sizes.hidden / kLanes, rows.attended);
+    case kGateUp: return product_units(model_.sizes.intermediate / kBlock, rows.normed);
+    case kDownAgain: return product_units(model_.sizes.hidden / kLanes, rows.gated);
+    default: return rows.count;
   }
 }
 
@@ -121,47 +130,47 @@ void Forward::run(int phase, uint32_t begin, uint32_t end, int thread) {
     if (phase == 0) {
       embed(unit);
     } else if (phase < end_of_layers) {
-      run_layer(static_cast<LayerPhase>((phase - 1) % kPerLayer), (phase - 1) / kPerLayer, unit, thread);
+      run_layer((phase - 1) / kPerLayer, static_cast<LayerPhase>((phase - 1) % kPerLayer), unit, thread);
     } else if (phase == end_of_layers) {
-      normalize(unit, static_cast<int>(step_.output_rows[unit]), model_.final_norm, last_);
+      normalize(outputs_, unit, model_.final_norm);
     } else {
       score(unit, thread);
     }
   }
 }
 
-void Forward::run_layer(LayerPhase phase, int index, uint32_t unit, int thread) {
+void Forward::run_layer(int index, LayerPhase phase, uint32_t unit, int thread) {
   const Layer& layer = model_.layers[index];
+  Rows& rows = is_for_outputs(index, phase) ? outputs_ : all_;
   switch (phase) {
-    case kNorm: return normalize(unit, unit, layer.attention_norm, normed_);
+    case kNorm: return normalize(rows, unit, layer.attention_norm);
     case kProject: return project(layer, unit);
     case kRotate: return rotate_and_store(index, unit);
     case kAttend: return attention_.run(index, unit, thread, qkv(0), mixed(0));
-    case kGather: return gather(unit);
-    case kProjectOut: return add_product(layer.output, attended_, unit);
-    case kNormAgain: return normalize(unit, unit, layer.mlp_norm, normed_);
-    case kGateUp: return gate_and_up(layer, unit);
-    case kDownAgain: return add_product(layer.down, gated_, unit);
+    case kGather: return gather(rows, unit);
+    case kProjectOut: return add_product(layer.output, rows, rows.attended, unit);
+    case kNormAgain: return normalize(rows, unit, layer.mlp_norm);
+    case kGateUp: return gate_and_up(layer, rows, unit);
+    case kDownAgain: return add_product(layer.down, rows, rows.gated, unit);
     case kPerLayer: return;
   }
 }
 
 void Forward::embed(int row) { model_.embedding.read_row(static_cast<int>(step_.token_ids[row]), stream(row)); }
 
-// Row `from` of the stream, normalized and quantized, becomes row `row` of `to`.
-void Forward::normalize(int row, int from, const Memory& weight, Activations& to) {
-  const float* x = stream(from);
+void Forward::normalize(Rows& rows, int i, const Memory& weight) {
+  const float* x = stream(rows.number(i));
   const float* by = weight.as<float>();
   const ModelSizes& sizes = model_.sizes;
   const Floats factor = Floats::splat(inverse_rms(x, sizes.hidden, sizes.unpadded_hidden, sizes.norm_epsilon));
-  for (int block = 0; block < to.num_blocks(); ++block, x += kBlock, by += kBlock)
-    to.put(row, block, Floats::load(x) * factor * Floats::load(by),
-           Floats::load(x + kLanes) * factor * Floats::load(by + kLanes));
+  for (int block = 0; block < rows.normed.num_blocks(); ++block, x += kBlock, by += kBlock)
+    rows.normed.put(i, block, Floats::load(x) * factor * Floats::load(by),
+                    Floats::load(x + kLanes) * factor * Floats::load(by + kLanes));
 }
 
 // Panels of the queries, then of the keys, then of the values.
 void Forward::project(const Layer& layer, uint32_t unit) {
-  const ProductUnit place(unit, normed_);
+  const ProductUnit place(unit, all_.normed);
   const Weights* weights = &layer.query;
   int panel = place.panel;
   for (const Weights* next : {&layer.key, &layer.value}) {
@@ -174,7 +183,7 @@ void Forward::project(const Layer& layer, uint32_t unit) {
   const Floats bias = has_bias ? Floats::load(layer.qkv_bias.as<float>() + column) : Floats::zero();
   float out[kTileFloats];
   for (int i = place.first_tile; i < place.end_tile; ++i) {
-    const Tile tile = normed_.tile(i);
+    const Tile tile = all_.normed.tile(i);
     multiply_tile(*weights, panel, tile, out);
     for (int r = 0; r < tile.num_rows; ++r)
       (Floats::load(out + r * kLanes) + bias).store(qkv(tile.first_row + r) + column);
@@ -211,32 +220,32 @@ void Forward::rotate(float* head, const float* turns, const Memory& norm) const 
   }
 }
 
-void Forward::gather(int row) {
-  attention_.gather(row, mixed(0));
-  const float* x = mixed(row);
-  for (int block = 0; block < attended_.num_blocks(); ++block, x += kBlock)
-    attended_.put(row, block, Floats::load(x), Floats::load(x + kLanes));
+void Forward::gather(Rows& rows, int i) {
+  attention_.gather(rows.number(i), mixed(0));
+  const float* x = mixed(rows.number(i));
+  for (int block = 0; block < rows.attended.num_blocks(); ++block, x += kBlock)
+    rows.attended.put(i, block, Floats::load(x), Floats::load(x + kLanes));
 }
 
-void Forward::add_product(const Weights& weights, const Activations& inputs, uint32_t unit) {
+void Forward::add_product(const Weights& weights, const Rows& rows, const Activations& inputs, uint32_t unit) {
   const ProductUnit place(unit, inputs);
   float out[kTileFloats];
   for (int i = place.first_tile; i < place.end_tile; ++i) {
     const Tile tile = inputs.tile(i);
     multiply_tile(weights, place.panel, tile, out);
     for (int r = 0; r < tile.num_rows; ++r) {
-      float* const to = stream(tile.first_row + r) + place.panel * kLanes;
+      float* const to = stream(rows.number(tile.first_row + r)) + place.panel * kLanes;
       (Floats::load(to) + Floats::load(out + r * kLanes)).store(to);
     }
   }
 }
 
 // A unit is two panels of each matrix: just one block of the MLP's activations.
-void Forward::gate_and_up(const Layer& layer, uint32_t unit) {
-  const ProductUnit place(unit, normed_);
+void Forward::gate_and_up(const Layer& layer, Rows& rows, uint32_t unit) {
+  const ProductUnit place(unit, rows.normed);
   float gates[2][kTileFloats], ups[2][kTileFloats];
   for (int i = place.first_tile; i < place.end_tile; ++i) {
-    const Tile tile = normed_.tile(i);
+    const Tile tile = rows.normed.tile(i);
     for (int half = 0; half < 2; ++half) {
       multiply_tile(layer.gate, 2 * place.panel + half, tile, gates[half]);
       multiply_tile(layer.up, 2 * place.panel + half, tile, ups[half]);
@@ -245,15 +254,15 @@ void Forward::gate_and_up(const Layer& layer, uint32_t unit) {
       const auto gated = [&](int half) {
         return silu(Floats::load(gates[half] + r * kLanes)) * Floats::load(ups[half] + r * kLanes);
       };
-      gated_.put(tile.first_row + r, place.panel, gated(0), gated(1));
+      rows.gated.put(tile.first_row + r, place.panel, gated(0), gated(1));
     }
   }
 }
 
 void Forward::score(uint32_t panel, int thread) {
   float out[kTileFloats];
-  for (int i = 0; i < last_.num_tiles(); ++i) {
-    const Tile tile = last_.tile(i);
+  for (int i = 0; i < outputs_.normed.num_tiles(); ++i) {
+    const Tile tile = outputs_.normed.tile(i);
     multiply_tile(model_.head(), panel, tile, out);
     for (int r = 0; r < tile.num_rows; ++r) score_output(panel, tile.first_row + r, out + r * kLanes, thread);
   }

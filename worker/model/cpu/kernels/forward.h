@@ -5,6 +5,8 @@
 //     rows     tokens of the step       outputs   rows that go through the head
 //
 // Work is cut by rows, by panels of sixteen outputs, or by attention items; who does what changes no bit of a result.
+// Nobody reads what the last layer makes of a row that is no output, but for its keys and values: from its attention
+// on only outputs go through it.
 #pragma once
 
 #include <vector>
@@ -34,21 +36,29 @@ class Forward : public Program {
     float logit;
     int64_t id;
   };
+  struct Rows {  // that go through a layer together
+    int count;
+    const int64_t* numbers;                // null: all rows of the step
+    Activations normed, attended, gated;   // [count, ..] hidden, mixed_width, intermediate
+    int number(int i) const { return numbers ? static_cast<int>(numbers[i]) : i; }
+  };
 
   bool is_sound(const StepArrays& step) const;
   void prepare(const StepArrays& step);
   void choose_best();
-  uint32_t units_of_layer(LayerPhase phase) const;
-  void run_layer(LayerPhase phase, int layer, uint32_t unit, int thread);
+  void shape(Rows& rows, int64_t count, const int64_t* numbers);
+  bool is_for_outputs(int layer, LayerPhase phase) const;
+  uint32_t units_of_layer(int layer, LayerPhase phase) const;
+  void run_layer(int layer, LayerPhase phase, uint32_t unit, int thread);
 
   void embed(int row);
-  void normalize(int row, int from, const Memory& weight, Activations& to);
+  void normalize(Rows& rows, int i, const Memory& weight);
   void project(const Layer& layer, uint32_t unit);
   void rotate_and_store(int layer, int row);
   void rotate(float* head, const float* turns, const Memory& norm) const;
-  void gather(int row);
-  void add_product(const Weights& weights, const Activations& inputs, uint32_t unit);
-  void gate_and_up(const Layer& layer, uint32_t unit);
+  void gather(Rows& rows, int i);
+  void add_product(const Weights& weights, const Rows& rows, const Activations& inputs, uint32_t unit);
+  void gate_and_up(const Layer& layer, Rows& rows, uint32_t unit);
   void score(uint32_t panel, int thread);
   void score_output(uint32_t panel, int output, const float* logits, int thread);
 
@@ -60,9 +70,9 @@ class Forward : public Program {
   Team team_;
   PagedAttention attention_;
   StepArrays step_{};
-  Memory stream_, qkv_, mixed_;                        // [rows, hidden], [rows, qkv_width], [rows, mixed_width]
-  Activations normed_, attended_, gated_, last_;       // [rows, ..] hidden, mixed_width, intermediate; [outputs, hidden]
-  std::vector<std::vector<Best>> best_;                // [threads][outputs]
+  Memory stream_, qkv_, mixed_;          // floats: [rows, hidden], [rows, qkv_width], [rows, mixed_width]
+  Rows all_, outputs_;
+  std::vector<std::vector<Best>> best_;  // [threads][outputs]
 };
 
 }  // namespace headrace

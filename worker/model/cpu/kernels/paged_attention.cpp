@@ -1,6 +1,7 @@
 #include "paged_attention.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace headrace {
 namespace {
@@ -48,11 +49,14 @@ void PagedAttention::plan(const StepArrays& step) {
         items_.push_back({seq, row, std::min(rows_an_item, stop - row), -1});
     }
   }
+  last_items_.clear();
+  std::copy_if(items_.begin(), items_.end(), std::back_inserter(last_items_),
+               [this](const Item& item) { return has_output(item); });
   partials_.reserve(sizeof(float) * num_partials * sizes_.heads * partial_floats(sizes_.head_dim));
 }
 
 void PagedAttention::run(int layer, uint32_t unit, int thread, const float* qkv, float* mixed) {
-  const Item& item = items_[unit / sizes_.kv_heads];
+  const Item& item = items(layer)[unit / sizes_.kv_heads];
   const int kv_head = static_cast<int>(unit % sizes_.kv_heads);
   Place& place = *places_[thread];
   for (int first = 0; first < item.num_rows * group_; first += kMaxQueries) {
@@ -78,6 +82,12 @@ void PagedAttention::gather(int row, float* mixed) {
       merge(partial(0), partial(segment), sizes_.head_dim);
     finish(partial(0), mixed + static_cast<size_t>(row) * mixed_width_ + static_cast<size_t>(head) * sizes_.head_dim);
   }
+}
+
+bool PagedAttention::has_output(const Item& item) const {
+  const int64_t* const end = step_.output_rows + step_.num_outputs;
+  const int64_t* const found = std::lower_bound(step_.output_rows, end, item.first_row);
+  return found != end && *found < item.first_row + item.num_rows;
 }
 
 int64_t PagedAttention::length_of(int seq, int row) const {

@@ -22,7 +22,7 @@ class PagedAttention {
 
   // The step's work; the arrays must stay until its end.
   void plan(const StepArrays& step);
-  uint32_t num_units() const { return static_cast<uint32_t>(items_.size()) * sizes_.kv_heads; }
+  uint32_t num_units(int layer) const { return static_cast<uint32_t>(items(layer).size()) * sizes_.kv_heads; }
 
   void store(int layer, int64_t slot, int kv_head, const float* key, const float* value) {
     pool_.write(layer, slot, kv_head, key, value);
@@ -44,6 +44,9 @@ class PagedAttention {
     Memory known, later;  // [kMaxQueries] partials
   };
 
+  // In the last layer only the step's outputs attend.
+  const std::vector<Item>& items(int layer) const { return layer + 1 == sizes_.layers ? last_items_ : items_; }
+  bool has_output(const Item& item) const;
   int64_t length_of(int seq, int row) const;
   Queries queries_of(const Item& item, int first, int kv_head, const float* qkv) const;
   void attend_segment(int layer, int kv_head, const Item& item, const Queries& queries, int first, Place& place);
@@ -56,7 +59,7 @@ class PagedAttention {
   KVPool pool_;
   std::vector<std::unique_ptr<Place>> places_;
   StepArrays step_{};
-  std::vector<Item> items_;
+  std::vector<Item> items_, last_items_;
   std::vector<int> num_segments_;       // [rows], 0: the row is finished by its item
   std::vector<int64_t> first_partial_;  // [rows], in segments
   Memory partials_;                     // [segments][heads]

@@ -109,31 +109,29 @@ inline __m256i four_inputs(const int8_t* from) {
 }
 inline __m256i load_bytes(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 
-// 15 * 127 * 2 a group: eight groups stay below 2^15.
-template <int R>
-inline void add_nibble_half(const uint8_t* weights, const int8_t* activations, __m256i* sums) {
-  const __m256i mask = _mm256_set1_epi8(15);
-  HEADRACE_UNROLL
-  for (int j = 0; j < kGroups / 2; ++j) {
-    const __m256i both = load_bytes(weights + 64 * j);
-    const __m256i low = _mm256_and_si256(both, mask);
-    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
-    HEADRACE_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const __m256i first = _mm256_maddubs_epi16(low, four_inputs(activations + 4 * (j * R + r)));
-      const __m256i second = _mm256_maddubs_epi16(high, four_inputs(activations + 4 * ((j + 4) * R + r)));
-      sums[r] = _mm256_add_epi16(sums[r], _mm256_add_epi16(first, second));
-    }
-  }
-}
-
+// 15 * 128 * 2 a group: eight groups stay below 2^15.
 template <int R>
 inline void add_nibble_dots(const uint8_t* weights, const int8_t* activations, Ints* dots) {
-  const __m256i ones = _mm256_set1_epi16(1);
+  const __m256i mask = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
   __m256i low[R], high[R];
+  HEADRACE_UNROLL
   for (int r = 0; r < R; ++r) low[r] = high[r] = _mm256_setzero_si256();
-  add_nibble_half<R>(weights, activations, low);
-  add_nibble_half<R>(weights + 32, activations, high);
+  HEADRACE_UNROLL
+  for (int group = 0; group < kGroups; ++group) {
+    __m256i first = load_bytes(weights + 64 * (group % 4)), second = load_bytes(weights + 64 * (group % 4) + 32);
+    if (group >= 4) {
+      first = _mm256_srli_epi16(first, 4);
+      second = _mm256_srli_epi16(second, 4);
+    }
+    first = _mm256_and_si256(first, mask);
+    second = _mm256_and_si256(second, mask);
+    HEADRACE_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const __m256i inputs = four_inputs(activations + 4 * (group * R + r));
+      low[r] = _mm256_add_epi16(low[r], _mm256_maddubs_epi16(first, inputs));
+      high[r] = _mm256_add_epi16(high[r], _mm256_maddubs_epi16(second, inputs));
+    }
+  }
   HEADRACE_UNROLL
   for (int r = 0; r < R; ++r) {
     dots[r].low = _mm256_add_epi32(dots[r].low, _mm256_madd_epi16(low[r], ones));
