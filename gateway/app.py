@@ -26,6 +26,7 @@ from gateway.fanout import Fanout
 from gateway.http.connection import Abortable
 from gateway.http.errors import install_error_handlers
 from gateway.http.middleware import install_middleware
+from gateway.http.server import ReceiveLimits, protocol_within
 from gateway.metering import MeteredDispatcher
 from gateway.routes import health, openai, operator, requests
 from gateway.upkeep import Upkeep
@@ -50,7 +51,7 @@ def create_app(settings: GatewaySettings) -> ASGIApp:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.settings = settings
-    install_middleware(app, settings.max_body_bytes)
+    install_middleware(app, settings.max_body_bytes, settings.cors_origins)
     install_error_handlers(app)
     app.include_router(openai.router)
     app.include_router(requests.router)
@@ -107,7 +108,8 @@ def main() -> None:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http="httptools",
+        http=protocol_within(ReceiveLimits(settings.max_header_bytes, settings.receive_timeout_s)),
+        ws="none",
         log_config=None,
         access_log=False,
         timeout_keep_alive=KEEPALIVE_S,

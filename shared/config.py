@@ -7,6 +7,7 @@ must not pass for a default. Units stand at the end of names.
 from __future__ import annotations
 
 import os
+import re
 from typing import Literal, TypeVar
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
@@ -75,7 +76,10 @@ class RedisSettings(_Settings):
 class GatewaySettings(RedisSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
+    cors_origins: str = ""
     max_body_bytes: int = Field(default=4_000_000, ge=1000)
+    max_header_bytes: int = Field(default=32_768, ge=4096, le=65_536)
+    receive_timeout_s: float = Field(default=30.0, gt=0)
     max_waiting: int = Field(default=1000, ge=1)
     max_waiting_tokens: int = Field(default=2_000_000, ge=1)
     max_waiting_bytes: int = Field(default=256_000_000, ge=1000)
@@ -93,6 +97,14 @@ class GatewaySettings(RedisSettings):
     operator_key: SecretStr | None = Field(default=None, min_length=16)
     text_threads: int = Field(default=2, ge=1, le=64)
     drain_timeout_s: float = Field(default=30.0, ge=0)
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins_are_origins(cls, setting: str) -> str:
+        for origin in setting.split(","):
+            if origin.strip() and not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/,\s]+/?", origin.strip()):
+                raise ValueError(f"'{origin.strip()[:80]}' is no origin: scheme://host[:port], or *")
+        return setting
 
 
 class WorkerSettings(RedisSettings):

@@ -4,6 +4,9 @@
     ├── InvalidRequest          invalid_request_error          the request can never succeed as it is
     │   ├── ContextLengthExceeded   context_length_exceeded
     │   ├── BodyTooLarge            request_too_large
+    │   ├── HeadersTooLarge         headers_too_large
+    │   ├── UnsupportedMediaType    unsupported_media_type     a body of another kind than the endpoint reads
+    │   ├── ReceiveTimeout          request_timeout            the request did not come in time
     │   └── UnsupportedParameter    unsupported_parameter
     ├── AuthenticationFailed    invalid_api_key                no key, or one that opens nothing
     ├── PermissionDenied        permission_denied              a good key that may not do this
@@ -21,7 +24,7 @@
     │   └── StreamContradiction     stream_contradiction       what the client saw is not what the journal says
     └── ConfigurationError      configuration_error            a process refuses to start
 
-Knows no HTTP and no Redis: gateway/errors.py maps this tree to statuses, in one table.
+Knows no HTTP and no Redis: gateway/http/errors.py maps this tree to statuses, in one table.
 """
 
 from __future__ import annotations
@@ -50,6 +53,18 @@ class ContextLengthExceeded(InvalidRequest):
 
 class BodyTooLarge(InvalidRequest):
     code = "request_too_large"
+
+
+class HeadersTooLarge(InvalidRequest):
+    code = "headers_too_large"
+
+
+class UnsupportedMediaType(InvalidRequest):
+    code = "unsupported_media_type"
+
+
+class ReceiveTimeout(InvalidRequest):
+    code = "request_timeout"
 
 
 class UnsupportedParameter(InvalidRequest):

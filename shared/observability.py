@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from contextvars import ContextVar
 from typing import Any
 
 import orjson
@@ -121,8 +122,12 @@ class WorkerMetrics:
         )
 
 
+# Of the HTTP request that is being worked on: the id of every log line that names no other.
+current_request_id: ContextVar[str] = ContextVar("current_request_id", default="")
+
+
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line; fields come by `extra`."""
+    """One JSON object a line; fields come by `extra`, and `request_id` from what is being worked on."""
 
     def __init__(self, service: str, instance: str) -> None:
         super().__init__()
@@ -137,6 +142,8 @@ class JsonFormatter(logging.Formatter):
             **self._constant,
             **{name: value for name, value in record.__dict__.items() if name not in self._standard},
         }
+        if "request_id" not in line and (request_id := current_request_id.get()):
+            line["request_id"] = request_id
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str).decode()

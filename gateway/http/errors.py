@@ -22,6 +22,7 @@ from shared.errors import (
     AuthenticationFailed,
     BodyTooLarge,
     DeadlineExceeded,
+    HeadersTooLarge,
     HeadraceError,
     IdempotencyConflict,
     InvalidRequest,
@@ -29,11 +30,13 @@ from shared.errors import (
     Overloaded,
     PermissionDenied,
     RateLimited,
+    ReceiveTimeout,
     RequestCancelled,
     RequestFailed,
     RequestNotFound,
     StreamContradiction,
     Unavailable,
+    UnsupportedMediaType,
     WorkerNotFound,
 )
 
@@ -41,6 +44,9 @@ from shared.errors import (
 TABLE: dict[type[HeadraceError], tuple[int, str]] = {
     InvalidRequest: (400, "invalid_request_error"),
     BodyTooLarge: (413, "invalid_request_error"),
+    UnsupportedMediaType: (415, "invalid_request_error"),
+    HeadersTooLarge: (431, "invalid_request_error"),
+    ReceiveTimeout: (408, "invalid_request_error"),
     AuthenticationFailed: (401, "invalid_request_error"),
     PermissionDenied: (403, "invalid_request_error"),
     ModelNotFound: (404, "invalid_request_error"),
@@ -102,8 +108,9 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 
 async def _on_validation_error(_: Request, error: Exception) -> Response:
+    """Of a path, a query or a header; where it stood is not part of its name."""
     faults = cast("list[ErrorDetails]", cast("RequestValidationError", error).errors())
-    return error_response(invalid_request(faults))
+    return error_response(invalid_request([{**fault, "loc": fault["loc"][1:]} for fault in faults]))
 
 
 def _headers(error: HeadraceError) -> dict[str, str]:
@@ -118,8 +125,8 @@ def _headers(error: HeadraceError) -> dict[str, str]:
         headers["www-authenticate"] = "Bearer"
     if isinstance(error, FINAL) and not isinstance(error, NOT_FINAL):
         headers["x-should-retry"] = "false"
-    if isinstance(error, BodyTooLarge):
-        headers["connection"] = "close"  # the rest of the body is not read
+    if isinstance(error, HeadersTooLarge | ReceiveTimeout):
+        headers["connection"] = "close"  # the rest of the request is not read
     return headers
 
 

@@ -2,8 +2,9 @@
 
 Plain ASGI because a wrapper that buffers or owns a task breaks streams and hides a client's leaving.
 
-    RequestContext   x-request-id on every response; an exception before the response began becomes a 500, being
-                     cancelled, as what outlasts a drain is, a 503
+    Cors             where origins are set: the headers by which a browser shows a page the answer (cors.py)
+    RequestContext   x-request-id on every response and log line, one line when it is over; an exception before the
+                     response began becomes a 500, being cancelled, as what outlasts a drain is, a 503
     BodyLimit        more than max_body_bytes, announced or counted, is a 413
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,18 +22,29 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.http.connection import ClientLeft
+from gateway.http.cors import Cors, Preflight, origins_of
 from gateway.http.errors import error_response, internal_error
 from gateway.openai.identity import new_request_id
 from shared.errors import BodyTooLarge, Unavailable
+from shared.observability import current_request_id
 
 logger = logging.getLogger(__name__)
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
-def install_middleware(app: FastAPI, max_body_bytes: int) -> None:
+# Asked every few seconds by machines: said in the log only at level debug.
+_PROBES = ("/health/", "/metrics")
+
+
+def install_middleware(app: FastAPI, max_body_bytes: int, cors_origins: str = "") -> None:
     app.router.redirect_slashes = False  # a redirect behind a TLS proxy loses scheme and authorization
     app.add_middleware(BodyLimit, max_body_bytes=max_body_bytes)
+    origins = origins_of(cors_origins)
+    if origins:
+        app.add_middleware(Preflight)
     app.add_middleware(RequestContext)
+    if origins:
+        app.add_middleware(Cors, origins=origins)
 
 
 class RequestContext:
@@ -52,12 +65,13 @@ class RequestContext:
         if client_id is not None:
             logger.info("client_request_id", extra={"request_id": request_id, "client_request_id": client_id})
         scope.setdefault("state", {}).update(request_id=request_id, reply_headers={})
-        started = False
+        current_request_id.set(request_id)
+        status, began = 0, time.monotonic()
 
         async def send_with_id(message: Message) -> None:
-            nonlocal started
+            nonlocal status
             if message["type"] == "http.response.start":
-                started = True
+                status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = request_id
                 headers.update(scope["state"]["reply_headers"])
@@ -69,11 +83,23 @@ class RequestContext:
             await self.app(scope, receive, send_with_id)
         except (ClientLeft, ClientDisconnect):
             logger.info("client_left", extra={"request_id": request_id})
+            status = 0
         except (Exception, asyncio.CancelledError) as error:
             reply = _last_reply(error, request_id, scope["path"])
-            if started:
+            if status:
                 raise  # the server drops the connection: a clean end would read as success
             await reply(scope, receive, send_with_id)
+        finally:
+            _log_end(scope, status, time.monotonic() - began)
+
+
+def _log_end(scope: Scope, status: int, seconds: float) -> None:
+    """`status` 0: the client left before it had an answer."""
+    level = logging.DEBUG if scope["path"].startswith(_PROBES) else logging.INFO
+    if logger.isEnabledFor(level):
+        about = {"method": scope["method"], "path": scope["path"][:256], "status": status}
+        request_id = scope["state"]["request_id"]
+        logger.log(level, "http_request", extra={"request_id": request_id, **about, "dur_ms": round(seconds * 1000)})
 
 
 def _last_reply(error: BaseException, request_id: str, path: str) -> Response:
@@ -102,9 +128,13 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        length = Headers(scope=scope).get("content-length", "")
+        headers = Headers(scope=scope)
+        length = headers.get("content-length", "")
         if length.isascii() and length.isdigit() and int(length) > self.max_body_bytes:
-            return await error_response(self._refusal())(scope, receive, send)
+            refusal = error_response(self._refusal())
+            if "expect" in headers:  # it may now send the body or not, so what comes next could be either
+                refusal.headers["connection"] = "close"
+            return await refusal(scope, receive, send)
         received = 0
 
         async def receive_limited() -> Message:

@@ -38,22 +38,21 @@ UNSUPPORTED_IN_CHAT: dict[str, tuple[Any, ...]] = _COMMON | {
 
 UNSUPPORTED_IN_COMPLETIONS: dict[str, tuple[Any, ...]] = _COMMON | {"suffix": ("",)}
 
-HARMLESS = frozenset(
-    {
-        "metadata",
-        "moderation",
-        "parallel_tool_calls",
-        "prediction",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "reasoning_effort",
-        "safety_identifier",
-        "store",
-        "user",
-        "verbosity",
-    }
-)
+# Each with the reason that it has no effect here.
+HARMLESS: dict[str, str] = {
+    "metadata": "yours to keep; stored nowhere",
+    "moderation": "nothing is moderated",
+    "parallel_tool_calls": "goes with tools",
+    "prediction": "only ever a hint for speed",
+    "prompt_cache_key": "the prefix cache finds what is alike by itself",
+    "prompt_cache_options": "the prefix cache has no options of a request",
+    "prompt_cache_retention": "the prefix cache keeps what it has room for",
+    "reasoning_effort": "a hint that no served model takes",
+    "safety_identifier": "nobody is reported to anyone",
+    "store": "answers are kept for retention_s, whatever it says",
+    "user": "tenants come from API keys",
+    "verbosity": "a hint that no served model takes",
+}
 
 
 def honoured_fields(body: Mapping[str, Any], unsupported: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
@@ -66,6 +65,11 @@ def honoured_fields(body: Mapping[str, Any], unsupported: Mapping[str, tuple[Any
         elif name not in HARMLESS:
             kept[name] = value
     return kept
+
+
+def documented(unsupported: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """The same lists, as arguments of `body_schema` (gateway/routes/documentation.py)."""
+    return {"no_effect": HARMLESS, "refused": unsupported}
 
 
 def _is_same(value: Any, neutral: Any) -> bool:

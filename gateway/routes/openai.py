@@ -22,6 +22,7 @@ from gateway.http.options import AdmissionOptions, admission_options, digest_of
 from gateway.http.sse import EventStream
 from gateway.openai.chunks import ChunkStream
 from gateway.openai.convert import Target, chat_request, completion_request
+from gateway.openai.fields import UNSUPPORTED_IN_CHAT, UNSUPPORTED_IN_COMPLETIONS, documented
 from gateway.openai.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -36,20 +37,28 @@ from gateway.routes.documentation import body_schema
 from gateway.routes.limits import require_class, require_model, submit
 from gateway.routes.standing import DURABILITY_HEADER, place_headers, work_headers
 from shared.access.entries import Tenant
-from shared.errors import HeadraceError, InvalidRequest
+from shared.errors import HeadraceError, UnsupportedMediaType
 from shared.schemas import ModelCard, Request
 
 router = APIRouter(tags=["openai"])
 
 
-@router.post("/v1/chat/completions", response_class=Response, openapi_extra=body_schema(ChatCompletionRequest))
+@router.post(
+    "/v1/chat/completions",
+    response_class=Response,
+    openapi_extra=body_schema(ChatCompletionRequest, **documented(UNSUPPORTED_IN_CHAT)),
+)
 async def chat_completions(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
     raw = await _json_bytes(http)
     body = parse_chat(raw)
     return await _generate(http, services, tenant, body, partial(chat_request, body), "chat")
 
 
-@router.post("/v1/completions", response_class=Response, openapi_extra=body_schema(CompletionRequest))
+@router.post(
+    "/v1/completions",
+    response_class=Response,
+    openapi_extra=body_schema(CompletionRequest, **documented(UNSUPPORTED_IN_COMPLETIONS)),
+)
 async def completions(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
     raw = await _json_bytes(http)
     body = parse_completion(raw)
@@ -73,7 +82,9 @@ async def _json_bytes(http: HttpRequest) -> bytes:
     """Only `application/json`: a web page can then not post here without asking the browser's leave first."""
     kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise InvalidRequest("the content-type must be application/json", param="content-type")
+        raise UnsupportedMediaType("the content-type must be application/json", param="content-type")
+    if http.headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnsupportedMediaType("the body must not be compressed", param="content-encoding")
     return await http.body()
 
 

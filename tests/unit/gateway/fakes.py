@@ -171,7 +171,7 @@ def build_app(
 ) -> FastAPI:
     app = FastAPI()
     install_error_handlers(app)
-    install_middleware(app, settings.max_body_bytes)
+    install_middleware(app, settings.max_body_bytes, settings.cors_origins)
     app.include_router(openai.router)
     app.include_router(health.router)
     registry = CollectorRegistry()

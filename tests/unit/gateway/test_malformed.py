@@ -207,9 +207,13 @@ async def test_a_chunked_body_is_counted() -> None:
     assert error["code"] == "request_too_large"
 
 
-async def test_content_type_must_be_json() -> None:
-    error = await refusal(CHAT, content=b"{}", headers={"content-type": "text/plain"})
-    assert "application/json" in error["message"]
+@pytest.mark.parametrize(
+    "headers",
+    [{"content-type": "text/plain"}, {}, {"content-type": "application/json", "content-encoding": "gzip"}],
+)
+async def test_a_body_of_another_kind_is_415(headers: dict[str, str]) -> None:
+    error = await refusal(CHAT, status=415, content=b"{}", headers=headers)
+    assert error["code"] == "unsupported_media_type" and error["param"] in ("content-type", "content-encoding")
 
 
 async def test_many_faults_are_told_within_bounds() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,13 +10,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
-import uvicorn
 
-from gateway.http.connection import Abortable
-from shared.config import GatewaySettings
 from shared.errors import Overloaded
 from shared.schemas import ChoiceEndFrame, EndFrame, ErrorInfo, Frame, Outcome, TokensFrame, Usage
-from tests.unit.gateway.fakes import CARD, TOKENIZER, FakeDispatcher, answer, build_app, chat_body
+from tests.unit.gateway.fakes import CARD, TOKENIZER, FakeDispatcher, answer, chat_body
+from tests.unit.gateway.served import serving
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 TEXT = "Grüße, 日本 😀 and the rest"
@@ -29,21 +26,6 @@ def frames_of(text: str) -> list[list[Frame]]:
     batches: list[list[Frame]] = [[TokensFrame(0, [i], decoder.push(i))] for i in TOKENIZER.encode(text)]
     usage = Usage(prompt_tokens=9, completion_tokens=len(batches))
     return [*batches, [ChoiceEndFrame(0, "stop"), EndFrame(Outcome.FINISHED, usage)]]
-
-
-@asynccontextmanager
-async def serving(dispatcher: FakeDispatcher, **settings: Any) -> AsyncGenerator[str]:
-    app = build_app(dispatcher, GatewaySettings.model_validate(settings))
-    config = uvicorn.Config(Abortable(app), log_config=None, lifespan="off", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        task = asyncio.create_task(server.serve(sockets=[listener]))
-        while not server.started:  # noqa: ASYNC110  the server has no event for it
-            await asyncio.sleep(0.001)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-        await task
 
 
 @asynccontextmanager
