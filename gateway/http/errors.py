@@ -63,6 +63,8 @@ TABLE: dict[type[HeadraceError], tuple[int, str]] = {
 # A repeat of these ends the same way; clients repeat every 5xx and 409 unless told not to.
 FINAL = (RequestFailed, IdempotencyConflict)
 NOT_FINAL = (StreamContradiction,)
+# What no route answers: status -> code.
+UNROUTED = {404: "unknown_url", 405: "method_not_allowed"}
 MIN_RETRY_S = 1.0
 MAX_RETRY_S = 60.0  # the official client does not keep to longer ones
 MAX_MESSAGE_CHARS = 4000
@@ -99,10 +101,11 @@ async def _on_headrace_error(_: Request, error: Exception) -> Response:
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     fault = cast("HTTPException", error)
-    words, code = {
-        404: (f"unknown path: {request.method} {request.url.path}", "unknown_url"),
-        405: (f"{request.method} is not allowed on {request.url.path}", "method_not_allowed"),
-    }.get(fault.status_code, (str(fault.detail), None))
+    words = {
+        404: f"unknown path: {request.method} {request.url.path}",
+        405: f"{request.method} is not allowed on {request.url.path}",
+    }.get(fault.status_code, str(fault.detail))
+    code = UNROUTED.get(fault.status_code)
     kind = "server_error" if fault.status_code >= 500 else "invalid_request_error"
     return _response(fault.status_code, _payload(words, kind, None, code), dict(fault.headers or {}))
 

@@ -42,7 +42,7 @@ Choices = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=MAX_CHOICE_CHARS)]],
     Field(min_length=1, max_length=MAX_CHOICES),
 ]
-Schema = Annotated[dict[str, Any], BeforeValidator(_parsed)]
+Schema = Annotated[dict[str, Any], BeforeValidator(_parsed, json_schema_input_type=dict[str, Any] | str)]
 
 
 class JsonSchemaFormat(StrictModel):

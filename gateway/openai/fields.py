@@ -50,6 +50,7 @@ HARMLESS: dict[str, str] = {
     "reasoning_effort": "a hint that no served model takes",
     "safety_identifier": "nobody is reported to anyone",
     "store": "answers are kept for retention_s, whatever it says",
+    "stream_options.include_obfuscation": "there is nothing to obfuscate",
     "user": "tenants come from API keys",
     "verbosity": "a hint that no served model takes",
 }

@@ -70,9 +70,9 @@ class ChatMessage(StrictModel):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     tool_calls: list[ToolCall] = Field(default_factory=list[ToolCall], max_length=128)
     function_call: FunctionCall | None = None
-    content: Annotated[list[ContentPart], BeforeValidator(_as_parts)] = Field(
-        default_factory=list[ContentPart], max_length=MAX_PARTS, validate_default=True
-    )
+    content: Annotated[
+        list[ContentPart], BeforeValidator(_as_parts, json_schema_input_type=str | list[ContentPart])
+    ] = Field(default_factory=list[ContentPart], max_length=MAX_PARTS, validate_default=True)
     name: str | None = Field(default=None, max_length=256)
     tool_call_id: str | None = Field(default=None, max_length=256)
 

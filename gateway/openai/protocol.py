@@ -59,9 +59,9 @@ class GenerationRequest(ConstrainedRequest):
     repetition_penalty: float = Field(default=1.0, gt=0, le=10)
     logit_bias: dict[TokenKey, Bias] = Field(default_factory=dict[TokenKey, Bias], max_length=MAX_LOGIT_BIASES)
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
-    stop: Annotated[list[StopString], BeforeValidator(_as_list)] = Field(
-        default_factory=list[StopString], max_length=MAX_STOPS
-    )
+    stop: Annotated[
+        list[StopString], BeforeValidator(_as_list, json_schema_input_type=list[StopString] | StopString)
+    ] = Field(default_factory=list[StopString], max_length=MAX_STOPS)
     stop_token_ids: list[TokenId] = Field(default_factory=list[TokenId], max_length=MAX_STOP_TOKEN_IDS)
     min_tokens: int = Field(default=0, ge=0)
     ignore_eos: bool = False
@@ -130,8 +130,13 @@ def _one_prompt(value: Any) -> Any:
     raise PydanticCustomError("prompt_type", "Input should be a string or a list of token ids")
 
 
+Prompt = str | list[int] | Annotated[list[str] | list[list[int]], Field(max_length=1)]
+
+
 class CompletionRequest(GenerationRequest):
-    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)] = Field(min_length=1)
+    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt, json_schema_input_type=Prompt)] = Field(
+        min_length=1
+    )
     logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
 
     @property

@@ -29,6 +29,8 @@ def body_schema(
     written = cast("_Node", _written_out(schema, definitions))
     properties = cast("_Node", written.setdefault("properties", {}))
     for name, why in (no_effect or {}).items():
+        if "." in name:  # a part of an honoured field
+            continue
         properties[name] = {"description": f"Has no effect: {why}."}
     for name, neutral in (refused or {}).items():
         properties[name] = {"description": "Not supported.", "enum": [*neutral, None]}

@@ -1,0 +1,151 @@
+"""What each endpoint answers, as models for the OpenAPI document: the required keys and their types.
+
+Answers are spliced from bytes or built as dicts, so these are held to what is served by tests that read real answers
+(schemathesis in `python -m loadtest fuzz`, and tests/unit/gateway/test_reference.py). To document an endpoint's answer,
+add it to ANSWERS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class CompletionTokensDetails(BaseModel):
+    reasoning_tokens: int
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+class Message(BaseModel):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: str | None
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: Message
+    logprobs: dict[str, Any] | None
+    finish_reason: FinishReason
+
+
+class TextChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: dict[str, Any] | None
+    finish_reason: FinishReason
+
+
+class _Answer(BaseModel):
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    service_tier: str
+    usage: Usage
+
+
+class ChatCompletion(_Answer):
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+
+
+class Completion(_Answer):
+    object: Literal["text_completion"]
+    choices: list[TextChoice]
+
+
+class Model(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class CancelledRequest(BaseModel):
+    id: str
+    object: Literal["request"]
+    status: str
+
+
+class RequestStanding(CancelledRequest):
+    created: int
+    model: str
+    service_tier: str
+    queue: dict[str, int | None] | None
+    worker: str | None
+    attempts: int
+    prompt_tokens: int
+    completion_tokens: int
+    timings: dict[str, int | None]
+    events: list[dict[str, Any]]
+    error: Any
+
+
+class Liveness(BaseModel):
+    status: Literal["ok"]
+
+
+class Readiness(BaseModel):
+    status: Literal["ok", "unavailable"]
+
+
+class OperatorAnswer(BaseModel):
+    """`redis_cli`: the commands by which the same can be read by hand."""
+
+    data: Any
+    redis_cli: list[str]
+
+
+class ErrorFields(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(BaseModel):
+    error: ErrorFields
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`is_streamed`: also, or only (`model` None), as server-sent events."""
+
+    model: type[BaseModel] | None
+    is_streamed: bool = False
+    unready: type[BaseModel] | None = None
+
+
+ANSWERS: dict[tuple[str, str], Answer] = {
+    ("post", "/v1/chat/completions"): Answer(ChatCompletion, is_streamed=True),
+    ("post", "/v1/completions"): Answer(Completion, is_streamed=True),
+    ("get", "/v1/models"): Answer(ModelList),
+    ("get", "/v1/models/{name}"): Answer(Model),
+    ("get", "/v1/requests/{request_id}"): Answer(RequestStanding),
+    ("post", "/v1/requests/{request_id}/cancel"): Answer(CancelledRequest),
+    ("get", "/v1/requests/{request_id}/events"): Answer(None, is_streamed=True),
+    ("get", "/health/live"): Answer(Liveness),
+    ("get", "/health/ready"): Answer(Readiness, unready=Readiness),
+}
