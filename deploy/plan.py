@@ -64,7 +64,7 @@ def make_plan(settings: LauncherSettings, data: DataDirectory, commands: Command
         server_port=port,
         redis_url=redis_url,
         services=(
-            _gateway_spec(settings, data.logs, redis_url, commands.gateway),
+            _gateway_spec(settings, data, redis_url, commands.gateway),
             *(
                 _worker_spec(settings, data.logs, redis_url, commands, number)
                 for number in range(1, settings.workers + 1)
@@ -86,15 +86,16 @@ def _server_spec(data: DataDirectory, port: int) -> ProcessSpec:
     )
 
 
-def _gateway_spec(settings: LauncherSettings, logs: Path, redis_url: str, argv: Sequence[str]) -> ProcessSpec:
+def _gateway_spec(settings: LauncherSettings, data: DataDirectory, redis_url: str, argv: Sequence[str]) -> ProcessSpec:
     return ProcessSpec(
         name="gateway",
         argv=argv,
-        log_path=logs / "gateway.log",
+        log_path=data.logs / "gateway.log",
         environment={
             "HEADRACE_REDIS_URL": redis_url,
             "HEADRACE_HOST": settings.host,
             "HEADRACE_PORT": str(settings.port),
+            "HEADRACE_DATA_DIR": str(data.path),
         },
     )
 

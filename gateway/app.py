@@ -30,6 +30,8 @@ from gateway.http.server import ReceiveLimits, protocol_within
 from gateway.metering import MeteredDispatcher
 from gateway.reference.document import install_document
 from gateway.routes import health, openai, operator, requests
+from gateway.store.database import Database
+from gateway.store.retention import Retention
 from gateway.upkeep import Upkeep
 from shared import faults
 from shared.access.keyring import read_key_file
@@ -75,8 +77,14 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     dispatcher = MeteredDispatcher(settings, scripts, gateway, fanout, catalogue, metrics)
     upkeep = Upkeep(settings, scripts, gateway, catalogue, metrics)
     text_pool = TextPool(settings.text_threads)
-    app.state.services = Services(settings, authenticator, catalogue, dispatcher, upkeep, text_pool, metrics.registry)
+    database = Database(settings.store)
+    retention = Retention(database, settings.store_purge_s)
+    app.state.services = Services(
+        settings, authenticator, catalogue, dispatcher, upkeep, text_pool, metrics.registry, database
+    )
     operators = app.state.operators = Operators(settings, authenticator.operator_of)
+    await database.start()
+    retention.start()
     await authenticator.start()
     await upkeep.start()
     await catalogue.start()
@@ -91,6 +99,8 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
         await upkeep.stop()
         await authenticator.stop()
         await operators.stop()
+        await retention.stop()
+        await database.stop()
         text_pool.close()
         await scripts.client.aclose()
 

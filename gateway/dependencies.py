@@ -20,6 +20,7 @@ from starlette.requests import Request as HttpRequest
 from gateway.dispatch import Placed
 from gateway.http.options import AdmissionOptions
 from gateway.lookup import Found, Place
+from gateway.store.database import Database
 from shared.access.entries import Tenant
 from shared.access.limits import LimitStanding
 from shared.config import GatewaySettings
@@ -136,6 +137,7 @@ class Services:
     readiness: Readiness
     text_pool: TextPool
     metrics_registry: CollectorRegistry
+    database: Database
 
 
 def _services(http: HttpRequest) -> Services:

@@ -44,7 +44,7 @@ class Stack:
         self.ports = [free_port() for _ in range(num_gateways)]
         self.base_urls = [f"http://127.0.0.1:{port}" for port in self.ports]
         self.port, self.base_url = self.ports[0], self.base_urls[0]
-        self._settings = {"redis_url": self.valkey.url, **(env or {})}
+        self._settings = {"redis_url": self.valkey.url, "data_dir": directory, **(env or {})}
         self.gateways = [self.start_gateway(i) for i in range(num_gateways)]
         self.workers = [self.start_worker(f"worker{i}") for i in range(num_workers)]
 

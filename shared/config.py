@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from shared.errors import ConfigurationError
 from shared.faults import parse as parse_faults
 from shared.servers.address import parse
+from shared.servers.store_address import StoreAddress, parse_store
 
 PREFIX = "HEADRACE_"
 
@@ -96,6 +97,10 @@ class GatewaySettings(RedisSettings):
     require_keys: bool = False
     operator_key: SecretStr | None = Field(default=None, min_length=16)
     text_threads: int = Field(default=2, ge=1, le=64)
+    data_dir: str = ".headrace"
+    store_url: SecretStr | None = None
+    store_ttl_s: int = Field(default=30 * 24 * 3600, ge=1)
+    store_purge_s: float = Field(default=300.0, gt=0)
     drain_timeout_s: float = Field(default=30.0, ge=0)
 
     @field_validator("cors_origins")
@@ -105,6 +110,17 @@ class GatewaySettings(RedisSettings):
             if origin.strip() and not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/,\s]+/?", origin.strip()):
                 raise ValueError(f"'{origin.strip()[:80]}' is no origin: scheme://host[:port], or *")
         return setting
+
+    @field_validator("store_url")
+    @classmethod
+    def _store_is_understood(cls, url: SecretStr | None) -> SecretStr | None:
+        parse_store(url.get_secret_value() if url else "", "")
+        return url
+
+    @property
+    def store(self) -> StoreAddress:
+        """The SQL store, with what `data_dir` says."""
+        return parse_store(self.store_url.get_secret_value() if self.store_url else "", self.data_dir)
 
 
 class WorkerSettings(RedisSettings):

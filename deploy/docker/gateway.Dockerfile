@@ -11,13 +11,13 @@ COPY gateway gateway
 COPY worker worker
 COPY deploy deploy
 COPY loadtest loadtest
-RUN /opt/headrace/bin/pip install --constraint constraints.txt .
+RUN /opt/headrace/bin/pip install --constraint constraints.txt ".[postgresql]"
 
 FROM ${PYTHON_IMAGE}
-RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin headrace
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin headrace && install -d -o 10001 -m 700 /data
 COPY --from=build /opt/headrace /opt/headrace
 ENV PATH=/opt/headrace/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    HEADRACE_HOST=0.0.0.0 HEADRACE_PORT=8000
+    HEADRACE_HOST=0.0.0.0 HEADRACE_PORT=8000 HEADRACE_DATA_DIR=/data
 USER 10001
 WORKDIR /tmp
 EXPOSE 8000

@@ -21,6 +21,7 @@ from gateway.http.middleware import install_middleware
 from gateway.http.options import AdmissionOptions
 from gateway.lookup import Found, Place
 from gateway.routes import health, openai
+from gateway.store.database import Database
 from shared.access.entries import ANONYMOUS, Tenant
 from shared.access.limits import LimitStanding
 from shared.config import GatewaySettings
@@ -184,6 +185,7 @@ def build_app(
         readiness=FakeReadiness(),
         text_pool=TextPool(1),
         metrics_registry=registry,
+        database=Database(settings.store),
     )
     return app
 
