@@ -143,6 +143,8 @@ class WorkerSettings(RedisSettings):
     itl_target_ms: float = Field(default=50.0, ge=0)
     scheduling_policy: Literal["priority", "fcfs", "shortest"] = "priority"
     prefix_cache: Literal["tenant", "shared", "off"] = "tenant"
+    speculation: Literal["off", "prompt_lookup"] = "off"
+    speculation_tokens: int = Field(default=5, ge=1, le=16)
     kv_cache_mb: int = Field(default=1024, ge=1)
     kv_cache_type: Literal["auto", "float16", "float32"] = "auto"
     max_context: int = Field(default=0, ge=0)

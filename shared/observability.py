@@ -107,6 +107,8 @@ class WorkerMetrics:
         self.recomputed_tokens = make.counter("recomputed_tokens_total", "Tokens computed again after a preemption")
         self.prefix_cache_queries = make.counter("prefix_cache_queries_total", "Tokens looked for in the prefix cache")
         self.prefix_cache_hits = make.counter("prefix_cache_hits_total", "Tokens found in the prefix cache")
+        self.draft_tokens = make.counter("draft_tokens_total", "Draft tokens verified")
+        self.accepted_tokens = make.counter("accepted_tokens_total", "Draft tokens that were right")
         self.generation_tokens = make.counter("generation_tokens_total", "Tokens made")
         self.prompt_tokens = make.counter(
             "prompt_tokens_total", "Prompt tokens begun, by where their KV came from", "source"

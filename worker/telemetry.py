@@ -60,6 +60,9 @@ class Telemetry:
         self._tokens[0].observe(stats.num_prefill_tokens)
         self._tokens[1].observe(stats.num_decode_tokens)
         self._metrics.batch_size.observe(stats.num_seqs)
+        if stats.num_draft_tokens:
+            self._metrics.draft_tokens.inc(stats.num_draft_tokens)
+            self._metrics.accepted_tokens.inc(stats.num_accepted_tokens)
         if stats.num_asked_tokens:
             self._count_admitted(stats)
         if stats.num_preempted:

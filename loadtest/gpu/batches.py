@@ -41,7 +41,7 @@ class Prompts:
             query_start=np.concatenate([[0], np.cumsum(counts)]),
             seq_lens=np.array([stop for _, _, stop in work], np.int64),
             block_tables=tables,
-            sample_seqs=np.arange(len(work), dtype=np.int64),
+            sample_rows=np.cumsum(counts) - 1,
         )
 
     def whole(self) -> StepBatch:

@@ -54,6 +54,11 @@ def sampling_of(sampled: list[Sequence]) -> SamplingRows | None:
     )
 
 
+def seqs_of(batch: StepBatch) -> list[int]:
+    """Which sequence each sample is of."""
+    return (np.searchsorted(batch.query_start, batch.sample_rows, side="right") - 1).tolist()
+
+
 class Stepper:
     """Free blocks are handed out in a random order, so that tables are not runs."""
 
@@ -92,7 +97,7 @@ class Stepper:
             query_start=np.array(query_start),
             seq_lens=np.array(seq_lens),
             block_tables=tables,
-            sample_seqs=np.array(sampled, np.int64),
+            sample_rows=np.array([query_start[i + 1] - 1 for i in sampled], np.int64),
             sampling=sampling_of(chosen),
         )
 
@@ -101,7 +106,7 @@ class Stepper:
         made = self.runner.execute(batch).token_ids
         for sequence, count in work:
             sequence.num_computed += count
-        for seq, token_id in zip(batch.sample_seqs, made, strict=True):
+        for seq, token_id in zip(seqs_of(batch), made, strict=True):
             work[seq][0].token_ids.append(int(token_id))
 
     def run(self, sequences: list[Sequence], *, max_chunk: int, arrival: float = 1.0) -> None:

@@ -87,7 +87,7 @@ def test_choices_may_share_a_sequence(model) -> None:
     loaded, _ = model
     batch = Stepper(loaded.runner).batch([(Sequence(ids), len(ids)) for ids in prompts(7, [5, 9])])
     once = loaded.runner.execute(batch).token_ids
-    batch.sample_seqs = np.array([0, 0, 0, 1])
+    batch.sample_rows = batch.sample_rows[[0, 0, 0, 1]]
     assert loaded.runner.execute(batch).token_ids.tolist() == [once[0], once[0], once[0], once[1]]
 
 

@@ -19,6 +19,7 @@ from worker.engine.structured import Automata
 from worker.model.cpu.choice import KernelConfig
 from worker.model.cuda.choice import CudaOptions
 from worker.model.runner import LoadedModel
+from worker.model.sampling.table import is_plain
 from worker.model.step_builder import RunnerExecutor, StepBuilder
 
 
@@ -73,7 +74,7 @@ def compose_native(model: LoadedModel, scheduling: SchedulerConfig) -> Engine:
     return EngineCore(
         card,
         blob,
-        scheduler=scheduling.build(num_blocks=runner.num_blocks, block_size=runner.block_size),
+        scheduler=scheduling.build(num_blocks=runner.num_blocks, block_size=runner.block_size, is_plain=is_plain),
         executor=RunnerExecutor(runner, builder),
         vocabulary=Vocabulary(tokenizer.incremental, Automata.of_model(tokenizer, card).open),
     )

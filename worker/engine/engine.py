@@ -25,7 +25,7 @@ from shared.schemas import (
     TokenLogprobs,
     TokensFrame,
 )
-from worker.engine.executor import Executor, NewTokens, Schedule, Work
+from worker.engine.executor import Executor, NewTokens, Schedule, Taken, Work
 from worker.engine.outputs import EngineLoad, StepOutput
 from worker.engine.request import Arrival, LiveRequest, Sequence, Vocabulary, check_servable, open_request
 from worker.engine.scheduling.scheduler import Scheduler
@@ -92,8 +92,8 @@ class EngineCore:
         scheduled, work = self._clock.seconds(), schedule.work()
         made = self._executor.execute(schedule) if schedule.chunks else NewTokens([])
         executed = self._clock.seconds()
-        texts = self._scheduler.update(schedule, made.token_ids)
-        outputs = self._collect(schedule, made, texts)
+        taken = self._scheduler.update(schedule, made.token_ids)
+        outputs = self._collect(schedule, made, taken)
         self._num_steps += 1
         if schedule.chunks:
             self._record(schedule, work, (began, scheduled, executed))
@@ -142,13 +142,13 @@ class EngineCore:
             frames.append(TokensFrame(sequence.choice, [], text))
         frames.append(ChoiceEndFrame(sequence.choice, str(sequence.finish_reason)))
 
-    def _collect(self, schedule: Schedule, made: NewTokens, texts: list[str]) -> list[StepOutput]:
+    def _collect(self, schedule: Schedule, made: NewTokens, taken: list[Taken]) -> list[StepOutput]:
         for sequence in schedule.preempted:
             event = EventFrame("preempted", {"choice": sequence.choice, "at": self._clock.unix_ms()})
             self._output_of(sequence.request_id).frames.append(event)
         ended: list[Sequence] = []
-        for index, (sequence, token_id) in enumerate(zip(schedule.sampled, made.token_ids, strict=True)):
-            self._take_token(sequence, token_id, texts[index], made.logprobs.get(index))
+        for sequence, new in zip(schedule.sampled, taken, strict=True):
+            self._emit(sequence, new, made.logprobs.get(new.sample))
             if sequence.finish_reason is not None:
                 ended.append(sequence)
         for sequence in ended:
@@ -157,7 +157,7 @@ class EngineCore:
         outputs, self._outputs = self._outputs, {}
         return list(outputs.values())
 
-    def _take_token(self, sequence: Sequence, token_id: int, text: str, logprobs: TokenLogprobs | None) -> None:
+    def _emit(self, sequence: Sequence, new: Taken, logprobs: TokenLogprobs | None) -> None:
         live = self._live.get(sequence.request_id)
         if live is None:
             return  # another choice of the request failed in this step
@@ -168,9 +168,9 @@ class EngineCore:
         if not live.has_first_token:
             live.has_first_token = True
             output.frames.append(EventFrame("first_token", {"at": self._clock.unix_ms()}))
-        told = None if logprobs is None or token_id in sequence.stop_ids else (logprobs,)
-        output.frames.append(TokensFrame(sequence.choice, [token_id], text, told))
-        output.num_tokens += 1
+        told = None if logprobs is None or new.token_ids[-1] in sequence.stop_ids else (logprobs,)
+        output.frames.append(TokensFrame(sequence.choice, new.token_ids, new.text, told))
+        output.num_tokens += len(new.token_ids)
         if sequence.finish_reason is not None:
             output.frames.append(ChoiceEndFrame(sequence.choice, sequence.finish_reason))
 

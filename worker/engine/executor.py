@@ -25,23 +25,31 @@ class Work(NamedTuple):
 @dataclass(slots=True)
 class Schedule:
     """One step. `chunks` says how many of its next tokens each sequence computes, decodes first; `sampled` are
-    those that get all their tokens computed and so are given a new one, in the order of `chunks`.
+    those that get all their tokens computed and so are given a new one, in the order of `chunks`. `drafts` are guesses
+    of what comes next, computed (and counted in `chunks`) after all tokens of their sequences; none for most.
 
     What is counted in tokens concerns those that began to run: `num_asked` were looked for in the prefix cache and
     `num_found` found, of prompts that ran for the first time `num_prompt` and `num_prompt_found`; `num_recomputed`
-    had been computed before a preemption. `num_displaced` of the preempted made way for a higher class.
+    had been computed before a preemption. `num_displaced` of the preempted made way for a higher class. `num_accepted`
+    of the drafts were right, which is known when the step is over.
     """
 
     budget: int
     chunks: dict[Sequence, int] = field(default_factory=dict[Sequence, int])
     sampled: list[Sequence] = field(default_factory=list[Sequence])
     preempted: list[Sequence] = field(default_factory=list[Sequence])
+    drafts: dict[Sequence, list[int]] = field(default_factory=dict[Sequence, list[int]])
     num_displaced: int = 0
     num_asked: int = 0
     num_found: int = 0
     num_prompt: int = 0
     num_prompt_found: int = 0
     num_recomputed: int = 0
+    num_accepted: int = 0
+
+    @property
+    def num_drafted(self) -> int:
+        return sum(map(len, self.drafts.values())) if self.drafts else 0
 
     def give(self, sequence: Sequence) -> None:
         """As many of the sequence's next tokens as the budget allows."""
@@ -53,6 +61,12 @@ class Schedule:
         """The token that a decode computes; there must be budget."""
         self.chunks[sequence] = 1
         self.budget -= 1
+
+    def give_drafts(self, sequence: Sequence, drafts: list[int]) -> None:
+        """Beside the one token of a decode; there must be budget."""
+        self.drafts[sequence] = drafts
+        self.chunks[sequence] += len(drafts)
+        self.budget -= len(drafts)
 
     def enter(self, sequence: Sequence) -> None:
         """The sequence begins to run, on what the cache had of it."""
@@ -83,17 +97,25 @@ class Schedule:
         self.sampled = [
             sequence
             for sequence, given in self.chunks.items()
-            if given == len(sequence.token_ids) - sequence.num_computed_tokens
+            if given == len(sequence.token_ids) - sequence.num_computed_tokens or sequence in self.drafts
         ]
 
 
 @dataclass(slots=True)
 class NewTokens:
-    """What a step made: a token for each of `schedule.sampled` (NOT_FINITE where the model failed), and by index in it
-    the logprobs that were asked."""
+    """What a step made: a token for each of `schedule.sampled` (NOT_FINITE where the model failed), and where it has
+    drafts one after each of them too; and by index in `token_ids` the logprobs that were asked."""
 
     token_ids: list[int]
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict[int, TokenLogprobs])
+
+
+class Taken(NamedTuple):
+    """What a sequence got of that: its tokens, the text they release, and the index of the first of them."""
+
+    sample: int
+    token_ids: list[int]
+    text: str
 
 
 class Executor(Protocol):

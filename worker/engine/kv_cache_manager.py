@@ -5,7 +5,8 @@
                    found in the cache    its own: what is written to is never shared
 
 Knows sequences, the block pool and the prefix cache, not the batch. Invariants: a table has just the blocks that its
-sequence's tokens need; only full, computed blocks are in two tables; a block that is given out is known no more.
+sequence's tokens need, and during a step those of its drafts; only full, computed blocks are in two tables; a block
+that is given out is known no more.
 """
 
 from __future__ import annotations
@@ -108,6 +109,15 @@ class KVCacheManager:
         sequence.num_computed_tokens = computed
         if computed >= sequence.chain.next_full:
             self.cache.store(sequence.chain, sequence.token_ids, sequence.block_table, computed)
+
+    def trim(self, sequence: Sequence) -> int:
+        """Blocks beyond those of its tokens are free again: how many. The sequence has a new table then."""
+        table, needed = sequence.block_table, self.blocks_needed(len(sequence.token_ids))
+        if len(table) <= needed:
+            return 0
+        self.pool.free(table[needed:])
+        sequence.block_table = table[:needed]
+        return len(table) - needed
 
     def num_own_blocks(self, sequence: Sequence) -> int:
         """Blocks nobody else holds: what the sequence would free, and compute again."""

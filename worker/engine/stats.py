@@ -32,8 +32,9 @@ SYSTEM_CLOCK = Clock()
 
 @dataclass(slots=True, frozen=True)
 class StepStats:
-    """One step. `num_prefill_tokens` are those of sequences that were given more than one. What is counted of the
-    cache: see `Schedule`. `output_s` is taking the tokens: stops, text, frames."""
+    """One step. `num_prefill_tokens` are those of sequences that were given more than one, but for drafts, which are
+    counted apart. What is counted of the cache: see `Schedule`. `output_s` is taking the tokens: stops, text, frames.
+    """
 
     num_seqs: int
     num_prefill_tokens: int
@@ -47,6 +48,8 @@ class StepStats:
     num_prompt_tokens: int
     num_prompt_found_tokens: int
     num_recomputed_tokens: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
     schedule_s: float
     execute_s: float
     output_s: float
@@ -72,10 +75,11 @@ class StepRecorder:
     ) -> StepStats:
         """`times`: when scheduling began, when computing began, when it ended. Taking the tokens ends now."""
         began, scheduled, executed = times
-        num_decodes = sum(given == 1 for given in schedule.chunks.values())
+        num_decodes = sum(given == 1 for given in schedule.chunks.values()) + len(schedule.drafts)
+        num_drafts = schedule.num_drafted
         stats = StepStats(
             num_seqs=len(schedule.chunks),
-            num_prefill_tokens=work.tokens - num_decodes,
+            num_prefill_tokens=work.tokens - num_decodes - num_drafts,
             num_decode_tokens=num_decodes,
             num_waiting=num_waiting,
             kv_blocks_used=num_used,
@@ -86,6 +90,8 @@ class StepRecorder:
             num_prompt_tokens=schedule.num_prompt,
             num_prompt_found_tokens=schedule.num_prompt_found,
             num_recomputed_tokens=schedule.num_recomputed,
+            num_draft_tokens=num_drafts,
+            num_accepted_tokens=schedule.num_accepted,
             schedule_s=scheduled - began,
             execute_s=executed - scheduled,
             output_s=self._seconds() - executed,

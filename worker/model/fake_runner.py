@@ -17,11 +17,12 @@ from worker.model.runner import StepBatch
 from worker.model.sampling.rows import BitArray, IntArray, SamplingRows, StepLogprobs, StepTokens
 
 UNWRITTEN = -1
+ECHO_DISTANCE = 5
 
 
 class FakeRunner:
     """`eos_id` comes with `eos_probability`, as the prefix decides, and never otherwise (but where a mask has nothing
-    else)."""
+    else). With `echo_probability` a token is the one `ECHO_DISTANCE` before, so that there is something to draft."""
 
     def __init__(
         self,
@@ -31,6 +32,7 @@ class FakeRunner:
         vocab_size: int = 256,
         eos_id: int = 0,
         eos_probability: float = 0.0,
+        echo_probability: float = 0.0,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -38,21 +40,26 @@ class FakeRunner:
         self._vocab_size = vocab_size
         self._eos_id = eos_id
         self._eos_below = int(eos_probability * (1 << 32))
+        self._echo_from = int((1 - echo_probability) * (1 << 32))
         self._kv = np.full((num_blocks * block_size, 2), UNWRITTEN, np.int64)  # [num_slots, (token id, position)]
 
     def execute(self, batch: StepBatch) -> StepTokens:
         self.num_steps += 1
         self._kv[batch.slot_mapping, 0] = batch.token_ids
         self._kv[batch.slot_mapping, 1] = batch.positions
-        hashes = [self._hash_prefix(batch, int(seq)) for seq in batch.sample_seqs]
+        prefixes = [self._read_prefix(batch, int(row)) for row in batch.sample_rows]
+        hashes = [_hash_prefix(batch, row, prefix) for row, prefix in zip(batch.sample_rows, prefixes, strict=True)]
+        token_ids = [self._token_of(drawn, prefix) for drawn, prefix in zip(hashes, prefixes, strict=True)]
         sampling = batch.sampling
         if sampling is None:
-            return StepTokens(np.array([self._token_of(drawn) for drawn in hashes], np.int64))
+            return StepTokens(np.array(token_ids, np.int64))
         masks = {} if sampling.masks is None else dict(zip(sampling.masks.rows, sampling.masks.wait(), strict=True))
         samples: list[int] = sampling.samples.tolist()
         for row, sample in enumerate(samples):
             hashes[sample] = _hash_row(hashes[sample], sampling, row)
-        token_ids = np.array([self._token_of(drawn) for drawn in hashes], np.int64)
+        token_ids = np.array(
+            [self._token_of(drawn, prefix) for drawn, prefix in zip(hashes, prefixes, strict=True)], np.int64
+        )
         for row, sample in enumerate(samples):
             allowed = self._allowed(sampling, row, masks.get(row))
             if not allowed[token_ids[sample]]:
@@ -62,21 +69,20 @@ class FakeRunner:
     def close(self) -> None:
         pass
 
-    def _hash_prefix(self, batch: StepBatch, seq: int) -> int:
-        last = int(batch.query_start[seq + 1]) - 1
-        digest = blake2b(self._read_prefix(batch, seq).tobytes(), digest_size=8)
-        digest.update(np.array([batch.token_ids[last], batch.positions[last]], np.int64).tobytes())
-        return int.from_bytes(digest.digest(), "little")
-
-    def _token_of(self, drawn: int) -> int:
+    def _token_of(self, drawn: int, prefix: IntArray) -> int:
         if drawn & 0xFFFF_FFFF < self._eos_below:
             return self._eos_id
+        if drawn & 0xFFFF_FFFF >= self._echo_from and len(prefix) >= ECHO_DISTANCE:
+            echoed = int(prefix[-ECHO_DISTANCE, 0])
+            if echoed not in (self._eos_id, UNWRITTEN):
+                return echoed
         token_id = (drawn >> 32) % (self._vocab_size - 1)
         return token_id + 1 if token_id >= self._eos_id else token_id
 
-    def _read_prefix(self, batch: StepBatch, seq: int) -> npt.NDArray[np.int64]:
-        """[seq_len, 2]: what the KV pool holds of the sequence, by its block table."""
-        positions = np.arange(int(batch.seq_lens[seq]))
+    def _read_prefix(self, batch: StepBatch, row: int) -> IntArray:
+        """[position of the row + 1, 2]: what the KV pool holds of its sequence up to there, by its block table."""
+        seq = int(np.searchsorted(batch.query_start, row, side="right")) - 1
+        positions = np.arange(int(batch.positions[row]) + 1)
         slots = batch.block_tables[seq, positions // self.block_size] * self.block_size + positions % self.block_size
         return self._kv[slots]
 
@@ -104,6 +110,12 @@ class FakeRunner:
         ranks = np.arange(min(5, self._vocab_size))
         top_ids = (token_ids[samples, None] + ranks) % self._vocab_size
         return StepLogprobs(samples, sampling.num_logprobs[asked], chosen, top_ids, chosen[:, None] - ranks)
+
+
+def _hash_prefix(batch: StepBatch, row: int, prefix: IntArray) -> int:
+    digest = blake2b(prefix.tobytes(), digest_size=8)
+    digest.update(np.array([batch.token_ids[row], batch.positions[row]], np.int64).tobytes())
+    return int.from_bytes(digest.digest(), "little")
 
 
 def _hash_row(drawn: int, sampling: SamplingRows, row: int) -> int:

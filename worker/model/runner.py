@@ -1,6 +1,7 @@
 """The seam between the engine and a model: arrays in, arrays out. No torch here.
 
-One call serves prefill, chunk, decode and any mixture of them: there is no `is_prefill` anywhere.
+One call serves prefill, chunk, decode, the verification of drafts and any mixture of them: there is no `is_prefill`
+anywhere.
 
     sequence     0           1   2              three sequences in one step
     rows         r r r r r   r   r r            num_tokens = 8
@@ -23,8 +24,9 @@ from worker.model.sampling.rows import IntArray, SamplingRows, StepTokens
 class StepBatch:
     """All a runner needs for one step. `seq_lens` counts a sequence's tokens after this step.
 
-    `sample_seqs` has one entry a token to be made: which sequence (its last row's logits are used). `sampling` says
-    which of them need more than the argmax, and what; None: none does.
+    `sample_rows` has one entry a token to be made: the row whose logits it is chosen by. That is a sequence's last row,
+    and where that row and some before it are drafts, the row before the first draft and each of the drafts'. `sampling`
+    says which of them need more than the argmax, and what; None: none does.
     """
 
     token_ids: IntArray  # [num_tokens]
@@ -33,7 +35,7 @@ class StepBatch:
     query_start: IntArray  # [num_seqs + 1]
     seq_lens: IntArray  # [num_seqs]
     block_tables: IntArray  # [num_seqs, max_blocks], padded with 0
-    sample_seqs: IntArray  # [num_samples]
+    sample_rows: IntArray  # [num_samples]
     sampling: SamplingRows | None = None
 
 
@@ -44,7 +46,7 @@ class Runner(Protocol):
     block_size: int
 
     def execute(self, batch: StepBatch) -> StepTokens:
-        """Run one step; returns the token chosen for each entry of `sample_seqs`.
+        """Run one step; returns the token chosen for each entry of `sample_rows`.
 
         A runner with logits in PyTorch calls `sampling.sampler.sample`; one that finds argmaxes by itself makes
         logits for `batch.sampling.samples` only and calls `sampling.sampler.choose`.

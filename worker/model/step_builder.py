@@ -13,7 +13,7 @@ from shared.schemas import TokenLogprobs
 from worker.engine.executor import NewTokens, Schedule
 from worker.engine.request import Sequence
 from worker.model.runner import Runner, StepBatch
-from worker.model.sampling.rows import IntArray, StepLogprobs
+from worker.model.sampling.rows import IntArray, SamplingRows, StepLogprobs
 from worker.model.sampling.table import SamplingTable
 
 
@@ -41,6 +41,7 @@ class StepBuilder:
                 token_ids.append(sequence.token_ids[start])
             else:
                 token_ids += sequence.token_ids[start : start + num_tokens]
+                token_ids += schedule.drafts.get(sequence, ())
             rows.append(row)
             starts.append(start)
         return self._assemble(
@@ -63,7 +64,10 @@ class StepBuilder:
         sampled_rows = np.array([sequence.row for sequence in schedule.sampled], np.int64)
         seq_of_row = np.zeros(len(self._tables), np.int64)
         seq_of_row[rows] = np.arange(num_seqs)
-        sample_seqs = seq_of_row[sampled_rows]
+        sample_rows = query_start[seq_of_row[sampled_rows] + 1] - 1
+        sampling = self._sampling.rows(schedule.sampled, positions[sample_rows] + 1)
+        if schedule.drafts:
+            sample_rows = _with_drafts(schedule, sample_rows, sampling)
         return StepBatch(
             token_ids=token_ids,
             positions=positions,
@@ -71,8 +75,8 @@ class StepBuilder:
             query_start=query_start,
             seq_lens=seq_lens,
             block_tables=tables,
-            sample_seqs=sample_seqs,
-            sampling=self._sampling.rows(schedule.sampled, seq_lens[sample_seqs]),
+            sample_rows=sample_rows,
+            sampling=sampling,
         )
 
     def _refresh(self, sequence: Sequence) -> None:
@@ -89,6 +93,17 @@ class StepBuilder:
         self._num_written[row] = 0
         self._tables[row] = 0
         self._sampling.claim(sequence)
+
+
+def _with_drafts(schedule: Schedule, last_rows: IntArray, sampling: SamplingRows | None) -> IntArray:
+    """The rows before those of drafts give tokens as well. `sampling`, of sequences without drafts, follows."""
+    drafts = schedule.drafts
+    counts = np.fromiter((1 + len(drafts.get(s, ())) for s in schedule.sampled), np.int64, len(last_rows))
+    ends: IntArray = np.cumsum(counts)
+    if sampling is not None:
+        sampling.samples = ends[sampling.samples] - 1
+    rows: IntArray = np.arange(int(ends[-1])) + np.repeat(last_rows + 1 - ends, counts)
+    return rows
 
 
 class RunnerExecutor:

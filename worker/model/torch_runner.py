@@ -37,15 +37,15 @@ class TorchRunner:
         if not len(batch.token_ids):
             return StepTokens(np.empty(0, np.int64))
         hidden = self._hidden(batch)
-        if not len(batch.sample_seqs):  # every sequence still has prompt to go
+        if not len(batch.sample_rows):  # every sequence still has prompt to go
             return StepTokens(np.empty(0, np.int64))
-        seqs, row_of_sample = np.unique(batch.sample_seqs, return_inverse=True)  # choices may share a sequence
-        return sample(self._logits(hidden, batch, seqs), row_of_sample, batch.sampling)
+        rows, row_of_sample = np.unique(batch.sample_rows, return_inverse=True)  # choices may share a row
+        return sample(self._logits(hidden, rows), row_of_sample, batch.sampling)
 
     @torch.inference_mode()
     def logits(self, batch: StepBatch) -> torch.Tensor:
         """Run the step and return every sequence's last logits, [num_seqs, vocab]. For comparison of runners."""
-        return self._logits(self._hidden(batch), batch, np.arange(len(batch.seq_lens)))
+        return self._logits(self._hidden(batch), batch.query_start[1:] - 1)
 
     def close(self) -> None:
         """The pool and weights go with the runner."""
@@ -68,6 +68,5 @@ class TorchRunner:
             self._attention.clear(sorted(blocks))
             self._spoiled -= blocks
 
-    def _logits(self, hidden: torch.Tensor, batch: StepBatch, seqs: IntArray) -> torch.Tensor:
-        last_rows = torch.from_numpy(batch.query_start[seqs + 1] - 1).to(self._device)
-        return self._model.logits(hidden.index_select(0, last_rows))
+    def _logits(self, hidden: torch.Tensor, rows: IntArray) -> torch.Tensor:
+        return self._model.logits(hidden.index_select(0, torch.from_numpy(rows).to(self._device)))

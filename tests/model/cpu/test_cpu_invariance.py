@@ -14,7 +14,7 @@ import pytest
 from tests.model.conftest import Load
 from tests.model.cpu.conftest import SETS
 from tests.model.cpu.rounded import WIDE
-from tests.model.stepper import Sequence, Stepper
+from tests.model.stepper import Sequence, Stepper, seqs_of
 from tests.model.tiny_model import VOCAB, write_model
 from worker.model.cpu.choice import KernelConfig
 
@@ -49,7 +49,7 @@ class Recorder(Stepper):
         logits = self.runner.logits(batch).numpy()  # type: ignore[attr-defined]
         for sequence, count in work:
             sequence.num_computed += count
-        for seq in batch.sample_seqs:
+        for seq in seqs_of(batch):
             sequence = work[seq][0]
             self.logits.setdefault(sequence, []).append(logits[seq].tobytes())
             sequence.token_ids.append(int(logits[seq].argmax()))

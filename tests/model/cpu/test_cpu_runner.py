@@ -119,7 +119,7 @@ def test_choices_may_share_a_sequence(load: Load, kernels: Kernels, tmp_path: Pa
     runner = load(write_model(tmp_path), kernels=kernels()).runner
     batch = Stepper(runner).batch([(Sequence(ids), len(ids)) for ids in prompts(7, [5, 9])])
     once = runner.execute(batch).token_ids
-    batch.sample_seqs = np.array([0, 0, 0, 1])
+    batch.sample_rows = batch.sample_rows[[0, 0, 0, 1]]
     assert runner.execute(batch).token_ids.tolist() == [once[0], once[0], once[0], once[1]]
 
 
@@ -128,7 +128,7 @@ def test_steps_may_make_no_token_and_have_no_rows(load: Load, kernels: Kernels, 
     stepper = Stepper(runner)
     batch = stepper.batch([(Sequence(ids), 4) for ids in prompts(8, [9, 12])])
     assert runner.execute(batch).token_ids.tolist() == []
-    for name in ("token_ids", "positions", "slot_mapping", "seq_lens", "sample_seqs"):
+    for name in ("token_ids", "positions", "slot_mapping", "seq_lens", "sample_rows"):
         setattr(batch, name, np.empty(0, np.int64))
     assert runner.execute(batch).token_ids.tolist() == []
 

@@ -53,7 +53,7 @@ def test_padding_is_sequences_of_one_token_in_the_scratch_block() -> None:
     assert batch.seq_lens.tolist()[3:] == [1] * 5
     assert batch.query_start.tolist() == list(range(9))
     assert not batch.block_tables[3:].any() and batch.block_tables[:3].all()
-    assert batch.sample_seqs.tolist() == [0, 1, 2]
+    assert batch.sample_rows.tolist() == [0, 1, 2]
     assert padding_only(4).slot_mapping.tolist() == [0] * 4
 
 

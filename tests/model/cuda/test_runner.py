@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -91,7 +90,7 @@ def test_choices_may_share_a_sequence() -> None:
     runner = runner_of()
     batch = Stepper(runner).batch([(Sequence(ids), len(ids)) for ids in prompts([5, 9])])
     once = runner.execute(batch).token_ids
-    batch.sample_seqs = np.array([0, 0, 1])
+    batch.sample_rows = batch.sample_rows[[0, 0, 1]]
     assert runner.execute(batch).token_ids.tolist() == [once[0], once[0], once[1]]
 
 

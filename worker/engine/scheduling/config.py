@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shared.errors import ConfigurationError
 from worker.engine.kv_cache_manager import CacheScope, KVCacheManager
+from worker.engine.request import Sequence
 from worker.engine.scheduling.cost_model import Pace
 from worker.engine.scheduling.policies import POLICIES
 from worker.engine.scheduling.scheduler import Scheduler
+from worker.engine.scheduling.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """`policy` is a name of POLICIES, `prefix_cache` one of CacheScope. `itl_target_ms` 0: prompts are cut by
-    `max_step_tokens` only."""
+    `max_step_tokens` only. `max_drafts` of a sequence in a step; 0: none are made."""
 
     max_num_seqs: int = 32
     max_step_tokens: int = 256
     policy: str = "priority"
     prefix_cache: str = "tenant"
     itl_target_ms: float = 50.0
+    max_drafts: int = 0
 
-    def build(self, *, num_blocks: int, block_size: int) -> Scheduler:
-        """`num_blocks` counts the scratch block. Raises ConfigurationError."""
+    def build(
+        self, *, num_blocks: int, block_size: int, is_plain: Callable[[Sequence], bool] | None = None
+    ) -> Scheduler:
+        """`num_blocks` counts the scratch block. `is_plain` says whose tokens are all the argmax; None: of a backend
+        that verifies no drafts. Raises ConfigurationError."""
         if self.policy not in POLICIES:
             raise ConfigurationError(f"scheduling policy {self.policy!r} is not one of {', '.join(POLICIES)}")
+        if self.max_drafts and is_plain is None:
+            raise ConfigurationError(
+                "this backend has no model that could verify drafts: HEADRACE_SPECULATION must be off"
+            )
         return Scheduler(
             KVCacheManager(num_blocks=num_blocks, block_size=block_size, scope=CacheScope(self.prefix_cache)),
             POLICIES[self.policy](),
             max_num_seqs=self.max_num_seqs,
             max_step_tokens=self.max_step_tokens,
             pace=Pace(self.itl_target_ms / 1000),
+            speculation=Speculation(self.max_drafts, is_plain) if self.max_drafts and is_plain else None,
         )

@@ -65,15 +65,19 @@ class GrowthForecast:
             self.promised_blocks += expected - sequence.num_expected_blocks
             sequence.num_expected_blocks = expected
 
+    def shrink(self, num_blocks: int) -> None:
+        """So many blocks of a table went back."""
+        self.promised_blocks += num_blocks
+
     def leave(self, sequence: Sequence) -> None:
         """Before its table is freed."""
         self.promised_blocks -= sequence.num_expected_blocks - len(sequence.block_table)
 
     def _expected_tokens(self, sequence: Sequence) -> int:
+        """Also of one that ignores the end of sequence: its whole length kept free would keep others out for as long as
+        it runs, and what is foreseen too short is promised anew as it grows."""
         num_made = sequence.num_generated_tokens
-        num_allowed = sequence.params.max_tokens - num_made
-        is_known = sequence.params.ignore_eos and not sequence.params.stop and not sequence.params.stop_token_ids
-        return len(sequence.token_ids) + (num_allowed if is_known else min(num_allowed, self.tokens_left(num_made)))
+        return len(sequence.token_ids) + min(sequence.params.max_tokens - num_made, self.tokens_left(num_made))
 
     def _blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)

@@ -13,12 +13,13 @@ not).
 from __future__ import annotations
 
 from shared import faults
-from worker.engine.executor import Schedule
+from worker.engine.executor import Schedule, Taken
 from worker.engine.kv_cache_manager import Fit, KVCacheManager
 from worker.engine.request import NOT_FINITE, WAITING_ROW, Sequence
 from worker.engine.scheduling.cost_model import Pace
 from worker.engine.scheduling.forecast import GrowthForecast
 from worker.engine.scheduling.policies import MAX_PREEMPTIONS, Policy
+from worker.engine.scheduling.speculation import Speculation
 
 # One that does not fit is passed by so many, then nobody passes it.
 MAX_SKIPS = 8
@@ -34,7 +35,14 @@ class Scheduler:
     """
 
     def __init__(
-        self, kv: KVCacheManager, policy: Policy, *, max_num_seqs: int, max_step_tokens: int, pace: Pace | None = None
+        self,
+        kv: KVCacheManager,
+        policy: Policy,
+        *,
+        max_num_seqs: int,
+        max_step_tokens: int,
+        pace: Pace | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.kv = kv
         self.max_num_seqs = max_num_seqs
@@ -45,6 +53,7 @@ class Scheduler:
         self.forecast = GrowthForecast(kv.block_size, kv.capacity_tokens)
         self.pace = pace or Pace(0.0)
         self._policy = policy
+        self._speculation = speculation
         self._free_rows = list(reversed(range(max_num_seqs)))
 
     def add(self, sequence: Sequence) -> None:
@@ -68,23 +77,33 @@ class Scheduler:
             self._keep_pace(schedule, prefills)
             self._schedule_prefills(schedule, prefills)
             self._admit_waiting(schedule)
+        if self._speculation is not None:
+            self._speculation.give_drafts(schedule, self.kv, self.forecast, self.pace.model)
         schedule.seal()
         return schedule
 
-    def update(self, schedule: Schedule, token_ids: list[int]) -> list[str]:
-        """Take the step's results: the text released by each of `schedule.sampled`. Those that ended are gone."""
-        advance = self.kv.advance
+    def update(self, schedule: Schedule, token_ids: list[int]) -> list[Taken]:
+        """Take the step's results, for each of `schedule.sampled`. Those that ended are gone."""
+        advance, drafts = self.kv.advance, schedule.drafts
         for sequence, num_tokens in schedule.chunks.items():
-            advance(sequence, num_tokens)
-        texts: list[str] = []
-        for sequence, token_id in zip(schedule.sampled, token_ids, strict=True):
-            texts.append(sequence.append(token_id))
-            if token_id == NOT_FINITE:
+            if sequence not in drafts:
+                advance(sequence, num_tokens)
+        taken: list[Taken] = []
+        sample = 0
+        for sequence in schedule.sampled:
+            if sequence in drafts and self._speculation is not None:
+                new = self._speculation.take(sequence, schedule, token_ids[sample:], self.kv, self.forecast)
+            else:
+                new = [token_ids[sample]], sequence.append(token_ids[sample])
+            taken.append(Taken(sample, *new))
+            sample += 1 + len(drafts.get(sequence, ()))
+            if new[0][-1] == NOT_FINITE:
                 self.kv.distrust(sequence)
             if sequence.finish_reason is not None:
                 self.forecast.record(sequence.num_generated_tokens)
                 self._leave(sequence)
-        return texts
+        assert sample == len(token_ids), "not what the schedule asked for"
+        return taken
 
     def free_slots(self) -> int:
         """How many sequences `add` takes without one having to wait for a row."""

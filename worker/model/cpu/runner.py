@@ -31,19 +31,19 @@ class CpuRunner:
     def execute(self, batch: StepBatch) -> StepTokens:
         if not len(batch.token_ids):
             return StepTokens(np.empty(0, np.int64))
-        seqs, output_of_sample = np.unique(batch.sample_seqs, return_inverse=True)  # choices may share a sequence
-        logits_rows = np.full(len(seqs), -1, np.int64)
+        rows, output_of_sample = np.unique(batch.sample_rows, return_inverse=True)  # choices may share a row
+        logits_rows = np.full(len(rows), -1, np.int64)
         sampling = batch.sampling
         if sampling is not None:
             needed = np.unique(output_of_sample[sampling.samples])
             logits_rows[needed] = np.arange(len(needed))
-        best = self._run(batch, batch.query_start[seqs + 1] - 1, logits_rows)
+        best = self._run(batch, rows, logits_rows)
         token_ids = best[output_of_sample]
         if sampling is None:
             return StepTokens(token_ids)
-        rows = logits_rows[output_of_sample[sampling.samples]]
+        needed_rows = logits_rows[output_of_sample[sampling.samples]]
         with torch.inference_mode():
-            return choose(token_ids, torch.from_numpy(self._logits), rows, sampling)
+            return choose(token_ids, torch.from_numpy(self._logits), needed_rows, sampling)
 
     def logits(self, batch: StepBatch) -> torch.Tensor:
         """Run the step and return every sequence's last logits, [num_seqs, vocab]. For comparison of runners."""

@@ -111,7 +111,7 @@ def padded(batch: StepBatch, size: int) -> StepBatch:
         query_start=np.arange(size + 1),
         seq_lens=filled(batch.seq_lens, 1),
         block_tables=filled(batch.block_tables, 0),
-        sample_seqs=batch.sample_seqs,
+        sample_rows=batch.sample_rows,
         sampling=batch.sampling,
     )
 

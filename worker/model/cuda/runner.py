@@ -62,10 +62,10 @@ class CudaRunner(Generic[Plan]):
         """Begin a step that is not empty. None: no token will come of it."""
         with _current(self._model.device):
             hidden = self._hidden(batch)
-            if not len(batch.sample_seqs):  # every sequence still has prompt to go
+            if not len(batch.sample_rows):  # every sequence still has prompt to go
                 return None
-            seqs, row_of_sample = np.unique(batch.sample_seqs, return_inverse=True)  # choices may share a sequence
-            logits = self._logits(hidden, batch.query_start[seqs + 1] - 1)
+            rows, row_of_sample = np.unique(batch.sample_rows, return_inverse=True)  # choices may share a row
+            logits = self._logits(hidden, rows)
             return PendingTokens(logits, row_of_sample, batch.sampling)
 
     @torch.inference_mode()

@@ -30,9 +30,11 @@ from worker.engine.request import Vocabulary
 from worker.engine.scheduling.cost_model import Pace
 from worker.engine.scheduling.policies import POLICIES
 from worker.engine.scheduling.scheduler import Scheduler
+from worker.engine.scheduling.speculation import Speculation
 from worker.engine.stats import Clock
 from worker.model.fake_runner import FakeRunner
 from worker.model.runner import Runner
+from worker.model.sampling.table import is_plain
 from worker.model.step_builder import RunnerExecutor, StepBuilder
 
 VOCAB_SIZE = 128
@@ -67,6 +69,7 @@ def make_fake_runner(machine: Machine) -> Runner:
         vocab_size=VOCAB_SIZE,
         eos_id=EOS_ID,
         eos_probability=machine.eos_probability,
+        echo_probability=machine.echo_probability,
     )
 
 
@@ -80,6 +83,8 @@ class Machine:
     max_step_tokens: int = 64
     watermark_blocks: int = 1
     eos_probability: float = 0.0
+    echo_probability: float = 0.0
+    max_drafts: int = 0
     policy: str = "priority"
     scope: CacheScope = CacheScope.TENANT
     pace: Pace | None = None
@@ -103,6 +108,7 @@ class Machine:
             max_num_seqs=self.max_num_seqs,
             max_step_tokens=self.max_step_tokens,
             pace=self.pace,
+            speculation=Speculation(self.max_drafts, is_plain) if self.max_drafts else None,
         )
         builder = StepBuilder(max_num_seqs=self.max_num_seqs, max_seq_tokens=MAX_TOKENS, block_size=self.block_size)
         self.engine = EngineCore(
@@ -205,6 +211,8 @@ def check_blocks(scheduler: Scheduler) -> None:
     assert pool.num_free == len(pool.free_blocks())
     assert len({sequence.row for sequence in scheduler.running}) == len(scheduler.running)
     assert all(sequence.block_table == [] for sequence in scheduler.waiting)
+    needed = scheduler.kv.blocks_needed
+    assert all(len(sequence.block_table) <= needed(len(sequence.token_ids)) for sequence in scheduler.running)
     promised = sum(sequence.num_expected_blocks - len(sequence.block_table) for sequence in scheduler.running)
     assert scheduler.forecast.promised_blocks == promised
     check_cache(scheduler)

@@ -51,6 +51,7 @@ class World:
 
     machine: Machine
     draw_params: Callable[[random.Random], dict]
+    drafts: tuple[int, ...] = (0, 1, 5, 5)
 
     @property
     def block(self) -> int:
@@ -66,6 +67,7 @@ class World:
             policy=rng.choice(sorted(POLICIES)),
             scope=rng.choice(list(CacheScope)),
             pace=rng.choice([None, RandomPace(rng)]),
+            max_drafts=rng.choice(self.drafts),
         )
 
     def draw_request(self, rng: random.Random, name: str, earlier: list[list[int]]) -> Request:
@@ -157,6 +159,8 @@ class RandomRun:
             self.counts["found"] += stats.num_found_tokens
             self.counts["displaced"] += stats.num_displaced
             self.counts["recomputed"] += stats.num_recomputed_tokens
+            self.counts["drafted"] += stats.num_draft_tokens
+            self.counts["accepted"] += stats.num_accepted_tokens
 
     def check(self) -> None:
         for request in self.requests:

@@ -33,10 +33,10 @@ def test_nobody_is_expected_to_grow_beyond_what_it_may() -> None:
     assert make_forecast(100).growth_blocks(sequence) == 1
 
 
-def test_one_that_must_not_end_early_is_expected_to_reach_its_limit() -> None:
-    sequence = make_sequence(8, max_tokens=40)
-    sequence.params = type(sequence.params)(max_tokens=40, seed=0, ignore_eos=True)
-    assert make_forecast(4).growth_blocks(sequence) == 10
+def test_one_that_ignores_the_end_of_sequence_is_promised_no_more_than_others() -> None:
+    sequence = make_sequence(8, max_tokens=4000)
+    sequence.params = type(sequence.params)(max_tokens=4000, seed=0, ignore_eos=True)
+    assert make_forecast(100).growth_blocks(sequence) == 25
 
 
 def test_promises_are_what_is_expected_beyond_the_tables() -> None:

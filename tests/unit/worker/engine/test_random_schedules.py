@@ -25,7 +25,7 @@ def draw_params(rng: random.Random) -> dict[str, Any]:
     }
 
 
-WORLD = World(Machine(eos_probability=0.01), draw_params)
+WORLD = World(Machine(eos_probability=0.01, echo_probability=0.8), draw_params)
 
 
 def assert_it_happened(counts: Counter[str], num_seeds: int) -> None:
@@ -35,6 +35,7 @@ def assert_it_happened(counts: Counter[str], num_seeds: int) -> None:
     assert counts["recomputed"] >= num_seeds
     assert counts["resumed"] >= num_seeds // 4
     assert counts["requeued"] >= num_seeds // 10
+    assert counts["drafted"] > counts["accepted"] >= num_seeds
     assert counts["aborted"] >= num_seeds // 20
 
 

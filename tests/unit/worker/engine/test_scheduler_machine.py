@@ -6,6 +6,8 @@ just these tokens, and a block that can be found is never written to.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,9 +18,10 @@ from tests.unit.worker.engine.harness import EOS_ID, check_blocks
 from worker.engine.executor import Schedule
 from worker.engine.kv_cache_manager import KVCacheManager
 from worker.engine.prefix_cache import Chain
-from worker.engine.request import Sequence
+from worker.engine.request import WAITING_ROW, Sequence
 from worker.engine.scheduling.policies import HANDICAP_S, POLICIES
 from worker.engine.scheduling.scheduler import Scheduler
+from worker.engine.scheduling.speculation import Speculation
 
 CAPACITY_BLOCKS = 8
 MOST_TOKENS = CAPACITY_BLOCKS * BLOCK
@@ -33,13 +36,14 @@ class NaiveCache:
 
     def execute(self, schedule: Schedule) -> None:
         for sequence, num_tokens in schedule.chunks.items():
-            start = sequence.num_computed_tokens
+            start, token_ids = sequence.num_computed_tokens, _with_drafts(sequence, schedule)
             for position in range(start, start + num_tokens):
                 assert self._kv.cache.known_tokens(sequence.block_table[position // BLOCK]) is None, "not immutable"
-                self._slots[self._slot(sequence, position)] = sequence.token_ids[position]
+                self._slots[self._slot(sequence, position)] = token_ids[position]
         for sequence, num_tokens in schedule.chunks.items():
             seen = range(sequence.num_computed_tokens + num_tokens)
-            assert [self._slots[self._slot(sequence, p)] for p in seen] == sequence.token_ids[: len(seen)]
+            token_ids = _with_drafts(sequence, schedule)
+            assert [self._slots[self._slot(sequence, p)] for p in seen] == token_ids[: len(seen)]
 
     def check_known(self) -> None:
         """Also of blocks that nobody holds."""
@@ -51,6 +55,23 @@ class NaiveCache:
         return sequence.block_table[position // BLOCK] * BLOCK + position % BLOCK
 
 
+def _with_drafts(sequence: Sequence, schedule: Schedule) -> list[int]:
+    return sequence.token_ids + schedule.drafts.get(sequence, [])
+
+
+def _made(schedule: Schedule, ends: set[int]) -> list[int]:
+    """Mostly ones, so that drafts are right for a while; what each position gets does not depend on its step."""
+    made: list[int] = []
+    for index, sequence in enumerate(schedule.sampled):
+        stop = len(_with_drafts(sequence, schedule))
+        own = [
+            2 if (position * 7 + sequence.arrival) % 5 == 0 else 1
+            for position in range(len(sequence.token_ids), stop + 1)
+        ]
+        made += [EOS_ID if index in ends else own[0], *own[1:]]
+    return made
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         budget=st.integers(1, 20),
@@ -58,10 +79,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         watermark=st.integers(0, 2),
         policy=st.sampled_from(sorted(POLICIES)),
         foresees=st.booleans(),
+        max_drafts=st.sampled_from([0, 1, 4]),
     )
-    def build(self, budget: int, max_num_seqs: int, watermark: int, policy: str, *, foresees: bool) -> None:
+    def build(
+        self, budget: int, max_num_seqs: int, watermark: int, policy: str, max_drafts: int, *, foresees: bool
+    ) -> None:
         kv = KVCacheManager(num_blocks=CAPACITY_BLOCKS + 1, block_size=BLOCK, watermark_blocks=watermark)
-        self.scheduler = Scheduler(kv, POLICIES[policy](), max_num_seqs=max_num_seqs, max_step_tokens=budget)
+        limits: dict[str, Any] = {"max_num_seqs": max_num_seqs, "max_step_tokens": budget}
+        speculation = Speculation(max_drafts, lambda sequence: sequence.rank != 1) if max_drafts else None
+        self.scheduler = Scheduler(kv, POLICIES[policy](), **limits, speculation=speculation)
         if not foresees:
             self.scheduler.forecast = NoForesight(BLOCK, kv.capacity_tokens)
         self.cache = NaiveCache(self.scheduler)
@@ -140,7 +166,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         to_compute = [sequence.num_tokens_to_compute for sequence in schedule.chunks if sequence in running]
         assert to_compute == sorted(to_compute, key=lambda count: count > 1), "a prefill before a decode"
         self.cache.execute(schedule)
-        self.scheduler.update(schedule, [EOS_ID if i in ends else 1 for i in range(len(schedule.sampled))])
+        self.scheduler.update(schedule, _made(schedule, ends))
+        assert all(sequence.num_tokens_to_compute == 1 for sequence in schedule.sampled if sequence.row != WAITING_ROW)
         self.alive = [sequence for sequence in self.alive if sequence.finish_reason is None]
 
 

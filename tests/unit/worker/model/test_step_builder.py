@@ -49,14 +49,14 @@ def test_a_decode_and_a_prefill_in_one_batch() -> None:
     assert batch.seq_lens.tolist() == [6, 3]
     assert batch.block_tables.tolist() == [[3, 1], [2, 0]]
     assert batch.sampling is not None
-    assert (batch.sample_seqs.tolist(), batch.sampling.positions.tolist()) == ([0, 1], [6, 3])
+    assert (batch.sample_rows.tolist(), batch.sampling.positions.tolist()) == ([0, 3], [6, 3])
 
 
 def test_a_chunk_that_does_not_reach_the_end_is_not_sampled() -> None:
     chunk = make_sequence(0, [1, 2, 3, 4, 5, 6], [1, 2])
     batch = build(make_builder(), make_sequence(1, [9], [3]), chunk, budget=4)
     assert batch.token_ids.tolist() == [9, 1, 2, 3]
-    assert batch.sample_seqs.tolist() == [0]
+    assert batch.sample_rows.tolist() == [0]
 
 
 def test_sampling_parameters_come_with_their_sequence() -> None:
@@ -94,6 +94,6 @@ def test_row_that_changed_hands_with_equal_blocks_takes_the_new_parameters() -> 
 
 def test_dtypes_are_those_of_the_contract() -> None:
     batch = build(make_builder(), make_sequence(0, [1, 2], [1]), budget=1)
-    assert batch.sample_seqs.shape == (0,)
+    assert batch.sample_rows.shape == (0,)
     for name in ("token_ids", "positions", "slot_mapping", "query_start", "seq_lens", "block_tables"):
         assert getattr(batch, name).dtype == np.int64, name
