@@ -145,7 +145,8 @@ class WorkerSettings(RedisSettings):
     prefix_cache: Literal["tenant", "shared", "off"] = "tenant"
     speculation: Literal["off", "prompt_lookup"] = "off"
     speculation_tokens: int = Field(default=5, ge=1, le=16)
-    kv_cache_mb: int = Field(default=1024, ge=1)
+    kv_cache_mb: int = Field(default=0, ge=0)
+    kv_cache_share: float = Field(default=0.0, ge=0, lt=1)
     kv_cache_type: Literal["auto", "float16", "float32"] = "auto"
     max_context: int = Field(default=0, ge=0)
     drain_timeout_s: float = Field(default=30.0, ge=0)

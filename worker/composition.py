@@ -46,6 +46,7 @@ def _native(settings: WorkerSettings) -> Engine:
             device=settings.device,
             threads=settings.threads,
             kv_cache_mb=settings.kv_cache_mb,
+            kv_cache_share=settings.kv_cache_share,
             max_context=settings.max_context,
             kernels=KernelConfig(
                 mode=settings.cpu_kernels,

@@ -25,14 +25,16 @@ from worker.model.step_builder import RunnerExecutor, StepBuilder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeConfig:
-    """`threads` 0: one a core, or what PyTorch takes by itself. `max_context` 0: as long as the model's.
+    """`threads` 0: one a core, or what PyTorch takes by itself. `max_context` 0: as long as the model's. `kv_cache_mb`
+    0: `kv_cache_share` of what is free with the weights loaded, and that 0 too: what suits the device.
     `kernels`: how a CPU computes; `cuda`: how a GPU does."""
 
     model_path: str
     name: str | None = None
     device: str = "cpu"
     threads: int = 0
-    kv_cache_mb: int = 1024
+    kv_cache_mb: int = 0
+    kv_cache_share: float = 0.0
     max_context: int = 0
     dtype: str = "auto"
     kernels: KernelConfig = field(default_factory=KernelConfig)
@@ -53,6 +55,7 @@ def build_native(config: NativeConfig, *, progress: Callable[[str], None] | None
         device=config.device,
         threads=config.threads,
         kv_cache_bytes=config.kv_cache_mb << 20,
+        kv_cache_share=config.kv_cache_share,
         max_context=config.max_context,
         dtype=config.dtype,
         kernels=config.kernels,

@@ -21,6 +21,7 @@ from shared.schemas import ModelCard, TokenizerBlob
 from shared.text.tokenizer import blob_digest
 from worker.model.cpu.choice import KernelConfig, Placement, try_load
 from worker.model.cuda.choice import CudaOptions, try_load_cuda
+from worker.model.kv_budget import usable_blocks
 from worker.model.runner import LoadedModel, Runner
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def load_model(  # noqa: PLR0913 - one call shape, keyword-only but for the path
     threads: int,
     kv_cache_bytes: int,
     max_context: int,
+    kv_cache_share: float = 0.0,
     dtype: str = "float32",
     kernels: KernelConfig | None = None,
     cuda: CudaOptions | None = None,
@@ -55,6 +57,7 @@ def load_model(  # noqa: PLR0913 - one call shape, keyword-only but for the path
     """Load `path`: a .gguf file, a Hugging Face folder, or the name of a packaged model (smollm2).
 
     `threads` 0 leaves PyTorch's own number, which is one for the process. `max_context` 0 is the model's.
+    `kv_cache_bytes` 0: `kv_cache_share` of what is free with the weights loaded; that 0 too: what suits the device.
     `name` None takes the packaged, file or folder name. `dtype` auto: bfloat16 on a GPU, else float32. `kernels` None:
     PyTorch computes on a CPU, `cuda` None: on a GPU.
     ConfigurationError says what is wrong with any of these.
@@ -77,7 +80,12 @@ def load_model(  # noqa: PLR0913 - one call shape, keyword-only but for the path
     config = checkpoint.config
     context_length = min(config.context_length, max_context or config.context_length)
     wanted = Placement(
-        device=str(place), dtype=dtype, threads=threads, kv_cache_bytes=kv_cache_bytes, context_length=context_length
+        device=str(place),
+        dtype=dtype,
+        threads=threads,
+        kv_cache_bytes=kv_cache_bytes,
+        kv_cache_share=kv_cache_share,
+        context_length=context_length,
     )
     runner = (kernels and try_load(kernels, checkpoint, wanted, say)) or (
         cuda and try_load_cuda(cuda, checkpoint, wanted, say)
@@ -100,13 +108,11 @@ def _torch_runner(checkpoint: Checkpoint, wanted: Placement, progress: Callable[
     from worker.model.torch_runner import TorchRunner
 
     device, dtype = torch.device(wanted.device), getattr(torch, wanted.dtype)
-    num_blocks = wanted.kv_cache_bytes // PagedAttention.block_bytes(checkpoint.config, dtype)
-    if num_blocks < 2:  # block 0 is scratch
-        raise ConfigurationError(f"a KV cache of {wanted.kv_cache_bytes} bytes does not hold one block of this model")
     model = DecoderModel(
         checkpoint, context_length=wanted.context_length, device=device, dtype=dtype, progress=progress
     )
-    return TorchRunner(model, num_blocks=num_blocks, device=device, dtype=dtype)
+    blocks = usable_blocks(wanted, PagedAttention.block_bytes(checkpoint.config, dtype))
+    return TorchRunner(model, num_blocks=blocks, device=device, dtype=dtype)
 
 
 def _say_nothing(_message: str) -> None: ...

@@ -45,13 +45,15 @@ class KernelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where and how large. `threads` 0: one a core."""
+    """Where and how large. `threads` 0: one a core. `kv_cache_bytes` 0: `kv_cache_share` of what is free beside the
+    weights; that 0 as well: what suits the device (worker/model/kv_budget.py)."""
 
     device: str
     dtype: str
     threads: int
     kv_cache_bytes: int
     context_length: int
+    kv_cache_share: float = 0.0
 
 
 class _Unavailable(Exception):
@@ -121,15 +123,15 @@ def _load(
 
     from worker.model.cpu.assembly import Build, block_bytes, hand_over, model_sizes
     from worker.model.cpu.runner import CpuRunner
+    from worker.model.kv_budget import reservable_blocks, usable_blocks
 
     torch.set_num_threads(1)  # it only samples; its threads and the kernels' would take each other's cores
     kv_is_half = config.kv_cache_type != "float32"
-    num_blocks = place.kv_cache_bytes // block_bytes(checkpoint.config, kv_is_half=kv_is_half)
-    if num_blocks < 2:  # block 0 is scratch
-        raise ConfigurationError(f"a KV cache of {place.kv_cache_bytes} bytes does not hold one block of this model")
+    bytes_a_block = block_bytes(checkpoint.config, kv_is_half=kv_is_half)
+    reserved = reservable_blocks(place, bytes_a_block)
     build = Build(
         context_length=place.context_length,
-        num_blocks=num_blocks,
+        num_blocks=reserved,
         num_threads=place.threads or physical_cores(),
         kv_is_half=kv_is_half,
         activation_terms=1 if config.activations == "int8" else 2,
@@ -142,4 +144,5 @@ def _load(
     kv_cache = "float16" if kv_is_half else "float32"
     how = f"{library.instructions}, {build.num_threads} threads, {config.activations} activations, {kv_cache} KV cache"
     log.info("compute_path", extra={"path": "native", "why": how})
-    return CpuRunner(model, num_blocks=num_blocks, vocab_size=checkpoint.config.vocab_size)
+    usable = usable_blocks(place, bytes_a_block, most=reserved)
+    return CpuRunner(model, num_blocks=usable, vocab_size=checkpoint.config.vocab_size)

@@ -22,6 +22,7 @@ from worker.model.cuda.inputs import StepInputs
 from worker.model.cuda.runner import CudaRunner
 from worker.model.decoder import DecoderModel
 from worker.model.families.model_config import ModelConfig
+from worker.model.kv_budget import usable_blocks
 
 _MAX_HEAD_DIM = 256
 _LEAST_CAPABILITY = (8, 0)  # what the kernels are compiled for in the tests; bfloat16 products need it
@@ -56,9 +57,6 @@ def build_cuda_runner(
     from worker.model.cuda.triton_kernels import TritonKernels
 
     device, dtype = torch.device(place.device), getattr(torch, place.dtype)
-    num_blocks = place.kv_cache_bytes // BlockAttention.block_bytes(checkpoint.config, dtype)
-    if num_blocks < 2:  # block 0 is scratch
-        raise ConfigurationError(f"a KV cache of {place.kv_cache_bytes} bytes does not hold one block of this model")
     operations = invariant_operations() if options.deterministic else fast_operations()
     sizes = {"context_length": place.context_length}
 
@@ -72,9 +70,10 @@ def build_cuda_runner(
             model = DecoderModel(
                 checkpoint, device=device, dtype=dtype, progress=progress, operations=operations, **sizes
             )
+            blocks = usable_blocks(place, BlockAttention.block_bytes(checkpoint.config, dtype))
             progress("recording decode graphs" if options.graphs else "no decode graphs")
             recorder = CudaRecorder() if options.graphs else None
-            return assemble(model, options, new_kernels, num_blocks=num_blocks, recorder=recorder, **sizes)
+            return assemble(model, options, new_kernels, num_blocks=blocks, recorder=recorder, **sizes)
     except torch.OutOfMemoryError as error:
         raise ConfigurationError(f"the model and its KV cache do not fit in the GPU's memory: {error}") from error
 
