@@ -32,7 +32,8 @@ async def opened(directory: Path) -> AsyncGenerator[Database]:
 
 def row(response_id: str, **fields: Any) -> dict[str, Any]:
     kept = {"tenant": "t", "status": "completed", "is_background": False, "request": "{}", "input": "[]"}
-    return {"id": response_id, **kept, "created_at_ms": 1, "expires_at_ms": 10, **fields}
+    about = {"id": response_id, "request_id": response_id, "revision": "m@1"}
+    return {**about, **kept, "created_at_ms": 1, "expires_at_ms": 10, **fields}
 
 
 async def count(database: Database) -> int:
