@@ -128,6 +128,8 @@ class WorkerSettings(RedisSettings):
 
     model: str = "smollm2"
     model_name: str | None = None
+    tool_format: Literal["auto", "hermes", "llama3", "mistral", "json", "none"] = "auto"
+    reasoning_format: Literal["auto", "think", "none"] = "auto"
     backend: Literal["native", "simulated"] = "native"
     device: str = "cpu"
     cpu_kernels: Literal["auto", "native", "torch"] = "auto"

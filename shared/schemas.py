@@ -177,7 +177,10 @@ class Prefix(msgspec.Struct, frozen=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What gateways need to know of a model; field `revision` of the hash `hr:models`."""
+    """What gateways need to know of a model; field `revision` of the hash `hr:models`.
+
+    `tool_format` and `reasoning_format` say how it writes calls and reasoning; auto: as its chat template shows.
+    """
 
     name: str
     revision: str
@@ -189,6 +192,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_digest: str
     created_s: int
     version: int = WIRE_VERSION
+    tool_format: str = "auto"
+    reasoning_format: str = "auto"
 
 
 class TokenizerBlob(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,7 +73,7 @@ class WorkerService:
         await self._check_server()
         log.info("model_loading", extra={"model": self._settings.model, "backend": self._settings.backend})
         engine = await self._engine.start()
-        card, blob = engine.card, encode_blob(engine.tokenizer_blob)
+        card, blob = self._as_told(engine.card), encode_blob(engine.tokenizer_blob)
         republish = functools.partial(self._publish_model, card, blob)
         await self._until_answered(lambda: Registry(self._scripts).publish_model(card, blob))
         while not self._draining.is_set():
@@ -94,6 +94,11 @@ class WorkerService:
         self._draining.set()
         if how == "now":
             self._drain_now.set()
+
+    def _as_told(self, card: ModelCard) -> ModelCard:
+        """How the model writes calls and reasoning is a setting, and no gateway's."""
+        s = self._settings
+        return msgspec.structs.replace(card, tool_format=s.tool_format, reasoning_format=s.reasoning_format)
 
     async def _serve(self, card: ModelCard, republish: Callable[[], Awaitable[None]]) -> None:
         """One registration, until it is drained. Raises LeaseLost."""

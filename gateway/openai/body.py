@@ -1,4 +1,4 @@
-"""Bytes of a request body -> a JSON object without nulls, or InvalidRequest.
+"""Bytes of a request body -> a JSON object without nulls, or InvalidRequest; and values -> JSON on one line.
 
 Strict JSON: UTF-8, no NaN, bounded nesting. `null` means "not given" wherever it is a value of an object, so
 it is dropped here, once, at every depth; inside arrays it stays, and is refused by the models. A JSON schema is left
@@ -14,7 +14,9 @@ import orjson
 from shared.errors import InvalidRequest
 
 MAX_NESTING = 64
-_SCHEMAS = frozenset({"schema", "json", "guided_json"})
+# Line ends to readers that split lines by Unicode's rules; JSON leaves them as they are.
+_LINE_ENDS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
+_SCHEMAS = frozenset({"schema", "json", "guided_json", "parameters"})
 
 
 def json_object(raw: bytes) -> dict[str, Any]:
@@ -26,6 +28,15 @@ def json_object(raw: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object")
     return cast("dict[str, Any]", _given(value, 1))
+
+
+def json_line(value: Any) -> bytes:
+    """`value` as JSON that holds no line end of any kind."""
+    encoded = orjson.dumps(value)
+    if not encoded.isascii():
+        for line_end, escape in _LINE_ENDS:
+            encoded = encoded.replace(line_end, escape)
+    return encoded
 
 
 def _given(value: Any, depth: int, *, is_whole: bool = False) -> Any:

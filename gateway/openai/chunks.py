@@ -1,11 +1,12 @@
 """Journal frames -> the chunks of a stream: a pure object per request, a fixed list of payloads per frame.
 
-    tokens      role chunk (chat, first of the choice), then a content chunk unless the text is empty
-    choice end  role chunk if none yet, then the finish chunk: exactly one per choice; with logprobs not told yet
+    tokens      opening chunk (first of the choice: chat's role, or an echo), then a chunk for each delta in its text
+    choice end  opening chunk if none yet, what a parser held back, then the finish chunk: exactly one per choice
     end         finished: usage chunk if asked, then [DONE]; anything else sets `failure` and gives nothing
     event       nothing
 
-A chunk is spliced from constant bytes and the encoded text; nothing else is serialised per token.
+Logprobs and token ids not told yet go with the next chunk of their choice. A chunk is spliced from constant bytes and
+the encoded text; nothing else is serialised per token.
 """
 
 from __future__ import annotations
@@ -14,33 +15,24 @@ from dataclasses import dataclass
 
 import orjson
 
+from gateway.openai.body import json_line
 from gateway.openai.identity import Identity, Wanted, usage_fields
 from gateway.openai.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsOf
 from gateway.openai.outcome import FINISH_REASONS, failure_of, unfinished
+from gateway.openai.tools.rendering import AnswerDeltas
 from shared.errors import RequestFailed
 from shared.schemas import ChoiceEndFrame, EndFrame, EventFrame, Frame, Outcome, TokensFrame, Usage
 
 DONE = b"[DONE]"
-# Line ends to readers that split lines by Unicode's rules; JSON leaves them as they are.
-_LINE_ENDS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
-
-
-def json_text(text: str) -> bytes:
-    """`text` as a JSON string that holds no line end of any kind."""
-    encoded = orjson.dumps(text)
-    if not text.isascii():
-        for line_end, escape in _LINE_ENDS:
-            encoded = encoded.replace(line_end, escape)
-    return encoded
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkShape:
-    """The constant parts of an endpoint's chunks; `role` is empty where there is no such chunk."""
+    """The constant parts of an endpoint's chunks; `opening` is empty where there is no such chunk."""
 
     prefix: str
     object: str
-    role: bytes
+    opening: bytes
     before_text: bytes
     after_text: bytes
     finish: bytes
@@ -50,84 +42,108 @@ class ChunkShape:
 CHAT_CHUNKS = ChunkShape(
     prefix="chatcmpl-",
     object="chat.completion.chunk",
-    role=b',"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]',
+    opening=b',"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]',
     before_text=b',"delta":{"content":',
-    after_text=b'},"logprobs":',
-    finish=b',"delta":{},"logprobs":',
+    after_text=b"}",
+    finish=b',"delta":{}',
     logprobs=ChatLogprobs,
 )
 COMPLETION_CHUNKS = ChunkShape(
     prefix="cmpl-",
     object="text_completion",
-    role=b"",
+    opening=b"",
     before_text=b',"text":',
-    after_text=b',"logprobs":',
-    finish=b',"text":"","logprobs":',
+    after_text=b"",
+    finish=b',"text":""',
     logprobs=CompletionLogprobs,
 )
 
 
 class ChunkStream:
-    """Every choice gets its role chunk once and first, its finish chunk once; nothing follows `is_done`.
+    """Every choice gets its opening chunk once and first, its finish chunk once; nothing follows `is_done`.
 
     `failure` is the typed error of a stream that ended without an answer: its error frame is the caller's.
     """
 
     def __init__(self, shape: ChunkShape, identity: Identity, wanted: Wanted) -> None:
-        n, include_usage, token_bytes = wanted.n, wanted.include_usage, wanted.token_bytes
+        choices = range(wanted.n)
         self.is_done = False
         self.failure: RequestFailed | None = None
         self._shape = shape
-        self._include_usage = include_usage
-        self._head = _head(shape, identity)
-        self._tail = b',"usage":null}' if include_usage else b"}"
-        self._opened = [not shape.role] * n
-        self._finished = [False] * n
-        self._before = [b'%b"choices":[{"index":%d%b' % (self._head, index, shape.before_text) for index in range(n)]
-        self._after = b'%bnull,"finish_reason":null}]%b' % (shape.after_text, self._tail)
-        self._logprobs = [LogprobsOf(shape.logprobs, token_bytes) for _ in range(n)] if token_bytes else []
+        self._wanted = wanted
+        self._head = self._next_head = _head(shape, identity)
+        if wanted.token_ids:
+            self._next_head += b'"prompt_token_ids":%b,' % json_line(wanted.prompt_ids)
+        self._opening = shape.opening if not wanted.echo else _echo_chunk(wanted.echo)
+        self._opened = [not self._opening] * wanted.n
+        self._finished = [False] * wanted.n
+        self._before = [b'"choices":[{"index":%d' % (wanted.first_index + index) for index in choices]
+        self._plain = b',"logprobs":null,"finish_reason":null}]' + (b',"usage":null}' if wanted.include_usage else b"}")
+        self._is_plain = not (wanted.token_bytes or wanted.token_ids or wanted.continuous_usage)
+        self._logprobs = [LogprobsOf(shape.logprobs, wanted.token_bytes) for _ in choices] if wanted.token_bytes else []
+        self._ids: list[list[int]] = [[] for _ in choices]
+        self._num_tokens = 0
+        self._answers = [AnswerDeltas(wanted.answer, identity.request_id, index) for index in choices]
 
     def convert(self, frame: Frame) -> list[bytes]:
         """Payloads of one frame."""
         if self.is_done:
             return []
         match frame:
-            case TokensFrame(choice=index, text=text):
-                if self._logprobs:
-                    self._logprobs[index].add(frame)
-                chunks = self._role(index)
-                if text:
-                    chunks.append(self._before[index] + json_text(text) + self._after_text(index))
-                return chunks
+            case TokensFrame(choice=index):
+                self._count(frame)
+                return [*self._opening_of(index), *self._text_of(index, frame)]
             case ChoiceEndFrame(choice=index, finish_reason=reason):
-                return [*self._role(index), *self._finish(index, reason)]
+                return [*self._opening_of(index), *self._finish(index, reason)]
             case EndFrame():
                 return self._end(frame)
             case EventFrame():
                 return []
 
-    def _after_text(self, index: int) -> bytes:
-        if not self._logprobs:
-            return self._after
-        return b'%b%b,"finish_reason":null}]%b' % (self._shape.after_text, self._told(index), self._tail)
+    def _count(self, frame: TokensFrame) -> None:
+        self._num_tokens += len(frame.token_ids)
+        if self._wanted.token_ids:
+            self._ids[frame.choice] += frame.token_ids
+        if self._logprobs:
+            self._logprobs[frame.choice].add(frame)
 
-    def _told(self, index: int) -> bytes:
-        """Logprobs of the tokens since the last chunk that had some."""
-        if not self._logprobs or not self._logprobs[index].is_owed:
-            return b"null"
-        encoded = orjson.dumps(self._logprobs[index].take())
-        for line_end, escape in _LINE_ENDS:
-            encoded = encoded.replace(line_end, escape)
-        return encoded
+    def _text_of(self, index: int, frame: TokensFrame) -> list[bytes]:
+        answer, shape = self._answers[index], self._shape
+        if not answer.is_plain:
+            deltas = answer.push(frame.text, len(frame.token_ids))
+            return [self._chunk(index, b',"delta":' + delta) for delta in deltas]
+        if not frame.text:
+            return []
+        return [self._chunk(index, shape.before_text + json_line(frame.text) + shape.after_text)]
 
-    def _chunk(self, index: int, rest: bytes) -> bytes:
-        return b'%b"choices":[{"index":%d%b%b' % (self._head, index, rest, self._tail)
+    def _chunk(self, index: int, rest: bytes, finish_reason: bytes = b"null") -> bytes:
+        """One choice's, with what of it was not told yet."""
+        head, self._next_head = self._next_head, self._head
+        if self._is_plain and finish_reason == b"null":
+            return b"".join((head, self._before[index], rest, self._plain))
+        end = b'%b,"finish_reason":%b}]%b}' % (self._untold(index), finish_reason, self._usage_beside())
+        return b"".join((head, self._before[index], rest, end))
 
-    def _role(self, index: int) -> list[bytes]:
+    def _untold(self, index: int) -> bytes:
+        logprobs = (
+            json_line(self._logprobs[index].take()) if self._logprobs and self._logprobs[index].is_owed else b"null"
+        )
+        if not self._wanted.token_ids:
+            return b',"logprobs":' + logprobs
+        ids, self._ids[index] = self._ids[index], []
+        return b',"logprobs":%b,"token_ids":%b' % (logprobs, json_line(ids))
+
+    def _usage_beside(self) -> bytes:
+        if self._wanted.continuous_usage:
+            return b',"usage":' + json_line(usage_fields(Usage(len(self._wanted.prompt_ids), self._num_tokens)))
+        return b',"usage":null' if self._wanted.include_usage else b""
+
+    def _opening_of(self, index: int) -> list[bytes]:
         if self._opened[index]:
             return []
         self._opened[index] = True
-        return [self._chunk(index, self._shape.role)]
+        head, self._next_head = self._next_head, self._head
+        return [b"".join((head, self._before[index], self._opening, self._usage_beside(), b"}"))]
 
     def _finish(self, index: int, reason: str) -> list[bytes]:
         if self._finished[index]:
@@ -135,8 +151,9 @@ class ChunkStream:
         if reason not in FINISH_REASONS:
             return self._fail(unfinished(index))
         self._finished[index] = True
-        rest = b'%b%b,"finish_reason":"%b"}]' % (self._shape.finish, self._told(index), reason.encode())
-        return [self._chunk(index, rest)]
+        answer = self._answers[index]
+        chunks = [self._chunk(index, b',"delta":' + delta) for delta in answer.finish()]
+        return [*chunks, self._chunk(index, self._shape.finish, b'"%b"' % answer.finish_reason(reason).encode())]
 
     def _end(self, end: EndFrame) -> list[bytes]:
         if end.outcome is not Outcome.FINISHED:
@@ -144,7 +161,7 @@ class ChunkStream:
         if not all(self._finished):
             return self._fail(unfinished(self._finished.index(False)))
         self.is_done = True
-        return [self._usage(end.usage or Usage(0, 0)), DONE] if self._include_usage else [DONE]
+        return [self._usage(end.usage or Usage(0, 0)), DONE] if self._wanted.include_usage else [DONE]
 
     def _fail(self, failure: RequestFailed) -> list[bytes]:
         self.is_done = True
@@ -152,7 +169,13 @@ class ChunkStream:
         return []
 
     def _usage(self, usage: Usage) -> bytes:
-        return b'%b"choices":[],"usage":%b}' % (self._head, orjson.dumps(usage_fields(usage)))
+        fields = usage_fields(usage, sum(answer.reasoning_tokens for answer in self._answers))
+        return b'%b"choices":[],"usage":%b}' % (self._head, orjson.dumps(fields))
+
+
+def _echo_chunk(text: str) -> bytes:
+    """A completion's prompt, before its answer."""
+    return b',"text":%b,"logprobs":null,"finish_reason":null}]' % json_line(text)
 
 
 def _head(shape: ChunkShape, identity: Identity) -> bytes:

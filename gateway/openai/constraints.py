@@ -104,7 +104,7 @@ def constraint_of(body: ConstrainedRequest) -> Constraint | None:
     param, kind, text = given[0]
     constraint = Constraint(kind, lark_of(text, param) if kind is ConstraintKind.GRAMMAR else text)
     if kind is ConstraintKind.JSON_SCHEMA:
-        _check_size(orjson.loads(text), param)
+        check_size(orjson.loads(text), param)
     check_constraint(constraint, param)
     return constraint
 
@@ -140,7 +140,7 @@ def _text(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-def _check_size(schema: Any, param: str) -> None:
+def check_size(schema: Any, param: str) -> None:
     if isinstance(schema, dict):
         fields = cast("dict[str, Any]", schema)
         properties = fields.get("properties")
@@ -150,4 +150,4 @@ def _check_size(schema: Any, param: str) -> None:
     else:
         parts = cast("list[Any]", schema) if isinstance(schema, list) else ()
     for part in parts:
-        _check_size(part, param)
+        check_size(part, param)

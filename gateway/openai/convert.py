@@ -1,5 +1,6 @@
-"""A validated body -> the Request that goes to the queue: template rendered, prompt tokenized, limits checked.
+"""A validated body -> the Request that goes to the queue, and its View.
 
+The template is rendered, the prompt tokenized, and every limit that depends on the model checked.
 Pure, and CPU-bound for long prompts: the caller decides on which thread. Every limit that depends on the
 model is checked here, before anything is queued, so an accepted request can run.
 """
@@ -10,12 +11,16 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from gateway.openai.allowance import Size, check_allowed, longest_answer
 from gateway.openai.constraints import constraint_of
 from gateway.openai.protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from gateway.openai.tools.plan import plan_of
+from gateway.openai.view import Endpoint, View
 from shared.access.entries import ANONYMOUS, Tenant
 from shared.errors import ContextLengthExceeded, InvalidRequest
-from shared.schemas import ModelCard, Request, SamplingParams
+from shared.schemas import Constraint, ModelCard, Request, SamplingParams
 from shared.text.tokenizer import Tokenizer
 
 DEFAULT_COMPLETION_TOKENS = 16
@@ -40,20 +45,29 @@ class Target:
         return min(self.card.context_length, self.card.max_request_tokens)
 
 
-def chat_request(body: ChatCompletionRequest, target: Target) -> Request:
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A request for the queue, and how its client sees it: what any gateway needs beside the journal."""
+
+    request: Request
+    view: View
+
+
+def chat_request(body: ChatCompletionRequest, target: Target) -> Converted:
     """Raises InvalidRequest or ContextLengthExceeded. `max_tokens` defaults to what the context and the key leave."""
-    prompt = target.tokenizer.render_chat([message.for_template() for message in body.messages])
-    prompt_ids = target.tokenizer.encode(prompt)
+    plan = plan_of(body, target.card, target.tokenizer)
+    prompt_ids = target.tokenizer.encode(plan.prompt)
     asked = body.max_completion_tokens or body.max_tokens
     room = _room(target, len(prompt_ids), asked or 1, "messages")
     max_tokens = asked or longest_answer(target.tenant, len(prompt_ids), body.n, room)
     answer_param = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
     size = Size(len(prompt_ids), max_tokens, body.n)
     check_allowed(target.tenant, size, prompt_param="messages", answer_param=answer_param)
-    return _request(body, target, prompt_ids, max_tokens)
+    request = _request(body, target, prompt_ids, max_tokens, plan.constraint)
+    return Converted(request, replace(_view(body, target, prompt_ids, "chat"), answer=plan.answer))
 
 
-def completion_request(body: CompletionRequest, target: Target) -> Request:
+def completion_request(body: CompletionRequest, target: Target) -> Converted:
     """As `chat_request`; `max_tokens` defaults to 16, or less where the context or the key ends sooner."""
     prompt_ids = _prompt_ids(body.prompt, target)
     room = _room(target, len(prompt_ids), body.max_tokens or 1, "prompt")
@@ -61,7 +75,23 @@ def completion_request(body: CompletionRequest, target: Target) -> Request:
     max_tokens = body.max_tokens or min(DEFAULT_COMPLETION_TOKENS, most)
     size = Size(len(prompt_ids), max_tokens, body.n)
     check_allowed(target.tenant, size, prompt_param="prompt", answer_param="max_tokens")
-    return _request(body, target, prompt_ids, max_tokens)
+    request = _request(body, target, prompt_ids, max_tokens, constraint_of(body))
+    return Converted(request, _view(body, target, prompt_ids, "completion"))
+
+
+def _view(body: GenerationRequest, target: Target, prompt_ids: Sequence[int], endpoint: Endpoint) -> View:
+    needs_ids = body.return_token_ids or body.continuous_usage
+    return View(
+        endpoint=endpoint,
+        model=target.card.name,
+        n=body.n,
+        include_usage=body.include_usage,
+        service_tier=body.service_class.value,
+        logprobs=body.num_logprobs is not None,
+        token_ids=body.return_token_ids,
+        continuous_usage=body.continuous_usage,
+        prompt_ids=tuple(prompt_ids) if needs_ids else (),
+    )
 
 
 def _prompt_ids(prompt: str | list[int], target: Target) -> list[int]:
@@ -87,7 +117,13 @@ def _room(target: Target, num_prompt_tokens: int, answer: int, param: str) -> in
     return limit - num_prompt_tokens
 
 
-def _request(body: GenerationRequest, target: Target, prompt_ids: Sequence[int], max_tokens: int) -> Request:
+def _request(
+    body: GenerationRequest,
+    target: Target,
+    prompt_ids: Sequence[int],
+    max_tokens: int,
+    constraint: Constraint | None,
+) -> Request:
     if body.n > target.max_choices:
         raise InvalidRequest(f"n: must be at most {target.max_choices}", param="n")
     _check_ids(body.stop_token_ids, target.card.vocab_size, "stop_token_ids")
@@ -112,7 +148,7 @@ def _request(body: GenerationRequest, target: Target, prompt_ids: Sequence[int],
         logit_bias=tuple(biases),
         min_tokens=body.min_tokens,
         logprobs=body.num_logprobs,
-        constraint=constraint_of(body),
+        constraint=constraint,
     )
     return Request(
         request_id=target.request_id, model=target.card.revision, prompt_ids=tuple(prompt_ids), params=params,

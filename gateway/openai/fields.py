@@ -16,23 +16,18 @@ from shared.errors import UnsupportedParameter
 # Neutral values: what a client may send of a refused field, because it asks for nothing.
 NEVER: tuple[Any, ...] = ()
 _COMMON: dict[str, tuple[Any, ...]] = {
-    "return_token_ids": (False,),
     "continuous_usage_stats": (False,),
     "echo": (False,),
     "best_of": (1,),
 }
 
 UNSUPPORTED_IN_CHAT: dict[str, tuple[Any, ...]] = _COMMON | {
-    "tools": NEVER,
-    "tool_choice": ("none",),
     "functions": NEVER,
     "function_call": ("none",),
     "modalities": (["text"],),
     "audio": NEVER,
     "web_search_options": NEVER,
     "chat_template": NEVER,
-    "chat_template_kwargs": ({},),
-    "add_generation_prompt": (True,),
     "continue_final_message": (False,),
 }
 

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 
 from gateway.openai.logprobs import TokenBytes
+from gateway.openai.tools.answer import TEXT_ALONE, AnswerFormat
 from shared.schemas import ModelCard, Usage
 
 _TIME_DIGITS = 12
@@ -39,11 +40,20 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a client asked to see: `n` choices; `token_bytes` names tokens where it asked for logprobs."""
+    """What a client asked to see: `n` choices, the first of them numbered `first_index`; `token_bytes` names tokens
+    where it asked for logprobs; `prompt_ids` where it asked for `token_ids` or for usage in every chunk; `echo`, the
+    prompt before a completion's text.
+    """
 
     n: int = 1
     include_usage: bool = False
     token_bytes: TokenBytes | None = None
+    answer: AnswerFormat = TEXT_ALONE
+    token_ids: bool = False
+    continuous_usage: bool = False
+    prompt_ids: tuple[int, ...] = ()
+    echo: str = ""
+    first_index: int = 0
 
 
 def identity_of(request_id: str, card: ModelCard) -> Identity:
@@ -54,12 +64,12 @@ def fingerprint_of(revision: str) -> str:
     return f"fp_{revision.rpartition('@')[2][:12]}"
 
 
-def usage_fields(usage: Usage) -> dict[str, object]:
+def usage_fields(usage: Usage, reasoning_tokens: int = 0) -> dict[str, object]:
     """Prompt tokens count once, completion tokens over all choices."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
     }

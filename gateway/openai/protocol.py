@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gateway.openai.body import json_object
 from gateway.openai.constraints import ConstrainedRequest
 from gateway.openai.fields import UNSUPPORTED_IN_CHAT, UNSUPPORTED_IN_COMPLETIONS, honoured_fields
 from gateway.openai.messages import MAX_MESSAGES, ChatMessage, StrictModel
+from gateway.openai.tools.definitions import ToolRequest
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.schemas import ServiceClass
 
@@ -25,7 +26,12 @@ MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIASES = 1024
 MAX_TOP_LOGPROBS = 20
 MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
+MAX_TEMPLATE_KWARGS = 32
 MAX_FAULTS = 10
+# What a template is given by us: a request cannot replace it.
+_GIVEN_TO_TEMPLATES = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize"}
+)
 MAX_FAULT_CHARS = 200
 
 
@@ -42,6 +48,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 
 class StreamOptions(StrictModel):
     include_usage: bool = False
+    continuous_usage_stats: bool = False
     include_obfuscation: bool = False  # harmless: there is nothing to obfuscate
 
 
@@ -70,6 +77,7 @@ class GenerationRequest(ConstrainedRequest):
     stream_options: StreamOptions | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] = "auto"
     deadline_ms: int | None = Field(default=None, ge=1, le=MAX_DEADLINE_MS)
+    return_token_ids: bool = False
 
     @property
     def num_logprobs(self) -> int | None:
@@ -85,6 +93,16 @@ class GenerationRequest(ConstrainedRequest):
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
+    @property
+    def is_heavy(self) -> bool:
+        """Whether converting it takes more than its length says: a grammar is to be checked."""
+        return self.is_constrained
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Usage so far in every chunk; only with `include_usage`."""
+        return self.include_usage and self.stream_options is not None and self.stream_options.continuous_usage_stats
+
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> GenerationRequest:
         if self.stream_options is not None and not self.stream:
@@ -92,11 +110,17 @@ class GenerationRequest(ConstrainedRequest):
         return self
 
 
-class ChatCompletionRequest(GenerationRequest):
+class ChatCompletionRequest(GenerationRequest, ToolRequest):
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict[str, Any], max_length=MAX_TEMPLATE_KWARGS)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=MAX_TOP_LOGPROBS)
+
+    @property
+    def is_heavy(self) -> bool:
+        return self.is_constrained or bool(self.tools)
 
     @property
     def num_logprobs(self) -> int | None:
@@ -108,6 +132,14 @@ class ChatCompletionRequest(GenerationRequest):
         if both and self.max_tokens != self.max_completion_tokens:
             raise PydanticCustomError("at_max_tokens", "must equal max_completion_tokens when both are given")
         return self
+
+    @field_validator("chat_template_kwargs", mode="after")
+    @classmethod
+    def _are_the_clients(cls, variables: dict[str, Any]) -> dict[str, Any]:
+        for name in variables:
+            if name in _GIVEN_TO_TEMPLATES or not name.isidentifier():
+                raise PydanticCustomError("variables", "'{name}' cannot be set", {"name": name[:64]})
+        return variables
 
     @model_validator(mode="after")
     def _rivals_of_something(self) -> ChatCompletionRequest:

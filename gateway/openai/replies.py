@@ -6,7 +6,7 @@ the text here. An end that is no answer raises its typed error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,26 +15,24 @@ import orjson
 from gateway.openai.identity import Identity, Wanted, usage_fields
 from gateway.openai.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsOf
 from gateway.openai.outcome import FINISH_REASONS, failure_of, unfinished
-from shared.schemas import EndFrame, Frame, Outcome, TokensFrame, Usage, prefixes_of
+from gateway.openai.tools.rendering import AnswerMessage
+from shared.schemas import ChoiceEndFrame, EndFrame, Frame, Outcome, TokensFrame, Usage
+
+Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyShape:
-    """What differs between endpoints: the id's prefix, the object, and how a choice holds its text."""
+    """What differs between endpoints: the id's prefix, the object, whether a choice holds a message or a text."""
 
     prefix: str
     object: str
-    text_fields: Callable[[str], dict[str, Any]]
+    has_message: bool
     logprobs: type[ChatLogprobs] | type[CompletionLogprobs]
 
 
-CHAT_REPLY = ReplyShape(
-    "chatcmpl-",
-    "chat.completion",
-    lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
-    ChatLogprobs,
-)
-COMPLETION_REPLY = ReplyShape("cmpl-", "text_completion", lambda text: {"text": text}, CompletionLogprobs)
+CHAT_REPLY = ReplyShape("chatcmpl-", "chat.completion", True, ChatLogprobs)
+COMPLETION_REPLY = ReplyShape("cmpl-", "text_completion", False, CompletionLogprobs)
 
 
 class Reply:
@@ -45,47 +43,75 @@ class Reply:
         self._shape = shape
         self._identity = identity
         self._wanted = wanted
-        self._frames: list[Frame] = []
+        self._choices = [_Choice(shape, identity, wanted, index) for index in range(wanted.n)]
         self._usage = Usage(0, 0)
 
     def add(self, frames: Iterable[Frame]) -> None:
         """Raises RequestFailed for an end that is no answer."""
         for frame in frames:
-            if not isinstance(frame, EndFrame):
-                self._frames.append(frame)
-                continue
-            self.is_done = True
-            if frame.outcome is not Outcome.FINISHED:
-                raise failure_of(frame)
-            self._usage = frame.usage or self._usage
+            if isinstance(frame, TokensFrame | ChoiceEndFrame):
+                self._choices[frame.choice].add(frame)
+            elif isinstance(frame, EndFrame):
+                self.is_done = True
+                if frame.outcome is not Outcome.FINISHED:
+                    raise failure_of(frame)
+                self._usage = frame.usage or self._usage
 
     def body(self) -> bytes:
         """Raises RequestFailed when a choice has no finish reason."""
-        choices: list[dict[str, Any]] = []
-        for index, prefix in enumerate(prefixes_of(self._frames, self._wanted.n)):
-            if prefix.finish_reason not in FINISH_REASONS:
-                raise unfinished(index)
-            end = {"logprobs": self._logprobs(index), "finish_reason": prefix.finish_reason}
-            choices.append({"index": index, **self._shape.text_fields(prefix.text), **end})
-        identity = self._identity
-        return orjson.dumps(
-            {
-                "id": self._shape.prefix + identity.request_id,
-                "object": self._shape.object,
-                "created": identity.created,
-                "model": identity.model,
-                "system_fingerprint": identity.system_fingerprint,
-                "service_tier": identity.service_tier,
-                "choices": choices,
-                "usage": usage_fields(self._usage),
-            }
-        )
+        return orjson.dumps(self.fields())
 
-    def _logprobs(self, index: int) -> dict[str, Any] | None:
-        if self._wanted.token_bytes is None:
-            return None
-        logprobs = LogprobsOf(self._shape.logprobs, self._wanted.token_bytes)
-        for frame in self._frames:
-            if isinstance(frame, TokensFrame) and frame.choice == index:
-                logprobs.add(frame)
-        return logprobs.take()
+    def fields(self) -> Fields:
+        """Once. As `body`."""
+        choices = [choice.fields() for choice in self._choices]
+        identity = self._identity
+        fields: Fields = {
+            "id": self._shape.prefix + identity.request_id,
+            "object": self._shape.object,
+            "created": identity.created,
+            "model": identity.model,
+            "system_fingerprint": identity.system_fingerprint,
+            "service_tier": identity.service_tier,
+            "choices": choices,
+            "usage": usage_fields(self._usage, sum(choice.reasoning_tokens for choice in self._choices)),
+        }
+        return fields | {"prompt_token_ids": self._wanted.prompt_ids} if self._wanted.token_ids else fields
+
+
+class _Choice:
+    def __init__(self, shape: ReplyShape, identity: Identity, wanted: Wanted, index: int) -> None:
+        self._index = index
+        self._shape = shape
+        self._wanted = wanted
+        self._message = AnswerMessage(wanted.answer, identity.request_id, index)
+        self._logprobs = LogprobsOf(shape.logprobs, wanted.token_bytes) if wanted.token_bytes else None
+        self._token_ids: list[int] = []
+        self._reason: str | None = None
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return self._message.reasoning_tokens
+
+    def add(self, frame: TokensFrame | ChoiceEndFrame) -> None:
+        if isinstance(frame, ChoiceEndFrame):
+            self._reason = self._reason or frame.finish_reason
+            return
+        self._message.add(frame)
+        self._token_ids += frame.token_ids
+        if self._logprobs:
+            self._logprobs.add(frame)
+
+    def fields(self) -> Fields:
+        if self._reason not in FINISH_REASONS:
+            raise unfinished(self._index)
+        message = self._message.finish()
+        answer: Fields = {"message": message}
+        if not self._shape.has_message:
+            answer = {"text": self._wanted.echo + message["content"]}
+        return {
+            "index": self._wanted.first_index + self._index,
+            **answer,
+            "logprobs": self._logprobs.take() if self._logprobs else None,
+            "finish_reason": self._message.finish_reason(self._reason),
+            **({"token_ids": self._token_ids} if self._wanted.token_ids else {}),
+        }

@@ -14,6 +14,7 @@ from gateway.openai.chunks import CHAT_CHUNKS, COMPLETION_CHUNKS, ChunkStream
 from gateway.openai.identity import Identity, Wanted, created_s, fingerprint_of
 from gateway.openai.logprobs import TokenBytes
 from gateway.openai.replies import CHAT_REPLY, COMPLETION_REPLY, Reply
+from gateway.openai.tools.answer import AnswerFormat
 
 Endpoint = Literal["chat", "completion"]
 _CHUNKS = {"chat": CHAT_CHUNKS, "completion": COMPLETION_CHUNKS}
@@ -21,7 +22,11 @@ _REPLIES = {"chat": CHAT_REPLY, "completion": COMPLETION_REPLY}
 
 
 class View(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """`model` is the public name the client asked for. With `logprobs`, a `token_bytes` must be given to the rest."""
+    """`model` is the public name the client asked for. With `logprobs`, a `token_bytes` must be given to the rest.
+
+    `prompt_ids` stand here only where chunks need them: with `token_ids` or `continuous_usage`; `echo` is the prompt's
+    text, where a completion repeats it.
+    """
 
     endpoint: Endpoint
     model: str
@@ -29,6 +34,12 @@ class View(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     include_usage: bool = False
     service_tier: str = "default"
     logprobs: bool = False
+    answer: AnswerFormat = AnswerFormat()
+    token_ids: bool = False
+    continuous_usage: bool = False
+    prompt_ids: tuple[int, ...] = ()
+    echo: str = ""
+    first_index: int = 0
 
     def chunks(self, request_id: str, revision: str, token_bytes: TokenBytes | None = None) -> ChunkStream:
         identity = self._identity(request_id, revision)
@@ -39,7 +50,17 @@ class View(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return Reply(_REPLIES[self.endpoint], identity, self._wanted(token_bytes))
 
     def _wanted(self, token_bytes: TokenBytes | None) -> Wanted:
-        return Wanted(self.n, self.include_usage, token_bytes if self.logprobs else None)
+        return Wanted(
+            n=self.n,
+            include_usage=self.include_usage,
+            token_bytes=token_bytes if self.logprobs else None,
+            answer=self.answer,
+            token_ids=self.token_ids,
+            continuous_usage=self.continuous_usage,
+            prompt_ids=self.prompt_ids,
+            echo=self.echo,
+            first_index=self.first_index,
+        )
 
     def _identity(self, request_id: str, revision: str) -> Identity:
         created = created_s(request_id)

@@ -21,7 +21,7 @@ from gateway.http.connection import while_connected
 from gateway.http.options import AdmissionOptions, admission_options, digest_of
 from gateway.http.sse import EventStream
 from gateway.openai.chunks import ChunkStream
-from gateway.openai.convert import Target, chat_request, completion_request
+from gateway.openai.convert import Converted, Target, chat_request, completion_request
 from gateway.openai.fields import UNSUPPORTED_IN_CHAT, UNSUPPORTED_IN_COMPLETIONS, documented
 from gateway.openai.protocol import (
     ChatCompletionRequest,
@@ -31,14 +31,14 @@ from gateway.openai.protocol import (
     parse_completion,
 )
 from gateway.openai.replies import Reply
-from gateway.openai.view import Endpoint, View, encode_view
+from gateway.openai.view import Endpoint, encode_view
 from gateway.routes.delivery import QueuePosition, opened_events, plain_body
 from gateway.routes.documentation import body_schema
 from gateway.routes.limits import require_class, require_model, submit
 from gateway.routes.standing import DURABILITY_HEADER, place_headers, work_headers
 from shared.access.entries import Tenant
 from shared.errors import HeadraceError, UnsupportedMediaType
-from shared.schemas import ModelCard, Request
+from shared.schemas import ModelCard
 
 router = APIRouter(tags=["openai"])
 
@@ -93,7 +93,7 @@ async def _generate(
     services: Services,
     tenant: Tenant,
     body: GenerationRequest,
-    to_request: Callable[[Target], Request],
+    to_request: Callable[[Target], Converted],
     endpoint: Endpoint,
 ) -> Response:
     options = replace(_options(http, services, body), tenant=tenant)
@@ -103,11 +103,8 @@ async def _generate(
     tokenizer = await services.catalogue.tokenizer(card)
     target = Target(http.state.request_id, card, tokenizer, services.settings.max_choices, tenant)
     size_bytes = len(await http.body())
-    request = await services.text_pool.run(size_bytes, partial(to_request, target), is_heavy=body.is_constrained)
-    view = View(
-        endpoint=endpoint, model=card.name, n=body.n, include_usage=body.include_usage,
-        service_tier=body.service_class.value, logprobs=body.num_logprobs is not None,
-    )  # fmt: skip
+    converted = await services.text_pool.run(size_bytes, partial(to_request, target), is_heavy=body.is_heavy)
+    request, view = converted.request, converted.view
     digest = digest_of(endpoint, await http.body()) if options.key_hash else ""
     placed = await submit(http, services, request, replace(options, body_digest=digest, view=encode_view(view)))
     http.state.reply_headers["x-request-id"] = placed.request_id

@@ -98,6 +98,12 @@ def lark_of(grammar: str, param: str) -> str:
         raise InvalidRequest(f"{param}: neither a Lark nor a GBNF grammar: {fault}", param=param) from None
 
 
+def json_rule(schema: dict[str, Any], *, is_lenient: bool = False) -> str:
+    """JSON of `schema` as the body of a rule in Lark's notation. Lenient: what cannot be held is passed over."""
+    options = _JSON_OPTIONS | {"lenient": is_lenient, "coerce_one_of": is_lenient}
+    return f"%json {json.dumps(schema | {'x-guidance': options})}"
+
+
 def _grammar_of(constraint: Constraint) -> str:
     match constraint.kind:
         case ConstraintKind.JSON_SCHEMA:

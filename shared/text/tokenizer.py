@@ -53,6 +53,8 @@ class Tokenizer:
         self._raw = raw
         self._decoding = _Decoding(raw)
         self._bos_id = raw.token_to_id(blob.bos_token) if blob.add_bos_token and blob.bos_token else None
+        self.chat_template = blob.chat_template or ""
+        self.special_tokens = {"bos_token": blob.bos_token, "eos_token": blob.eos_token, "pad_token": blob.pad_token}
         self._template = ChatTemplate(blob) if blob.chat_template else None
         self.token_count: int = raw.get_vocab_size(with_added_tokens=True)
 

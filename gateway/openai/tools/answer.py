@@ -17,7 +17,7 @@ import msgspec
 
 from gateway.openai.tools.calls import CallParser, held_back
 from gateway.openai.tools.deltas import Content, Delta, Reasoning
-from gateway.openai.tools.families import FAMILIES, THINK_END, THINK_START
+from gateway.openai.tools.families import FAMILIES, MAX_CALLS, THINK_END, THINK_START
 
 _BLANK = " \t\r\n"
 
@@ -25,12 +25,17 @@ _BLANK = " \t\r\n"
 class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """`family` of calls to look for, "" for none, and the functions that were offered; `is_named`: the client named
     the one to call. `reasoning`: "tagged" between <think> and </think>, "open": the prompt has opened it, "" none.
+    `is_single`: the first call ends the answer, and what comes after it is dropped.
     """
 
     family: str = ""
     names: tuple[str, ...] = ()
     is_named: bool = False
+    is_single: bool = False
     reasoning: Literal["", "tagged", "open"] = ""
+
+
+TEXT_ALONE = AnswerFormat()
 
 
 class AnswerParser:
@@ -38,7 +43,10 @@ class AnswerParser:
 
     def __init__(self, answer_format: AnswerFormat) -> None:
         self._format = answer_format
-        self._calls = CallParser(FAMILIES[answer_format.family], answer_format.names) if answer_format.family else None
+        self._calls = None
+        if answer_format.family:
+            family, max_calls = FAMILIES[answer_format.family], 1 if answer_format.is_single else MAX_CALLS
+            self._calls = CallParser(family, answer_format.names, max_calls)
         self._thought = _Thought(is_open=answer_format.reasoning == "open") if answer_format.reasoning else None
 
     @property
@@ -71,7 +79,9 @@ class AnswerParser:
     def _content(self, text: str) -> list[Delta]:
         if not text:
             return []
-        return self._calls.push(text) if self._calls else [Content(text)]
+        if self._calls is None:
+            return [Content(text)]
+        return self._calls.push(text)
 
 
 class _Thought:

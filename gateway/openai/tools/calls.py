@@ -28,10 +28,12 @@ def held_back(text: str, marker: str) -> int:
 class CallParser:
     """Of one choice; `names` are the functions offered. The same deltas, put together, however the text is cut."""
 
-    def __init__(self, family: Family, names: Sequence[str]) -> None:
+    def __init__(self, family: Family, names: Sequence[str], max_calls: int) -> None:
+        """What follows the last of `max_calls` is dropped."""
         self.num_calls = 0
         self._family = family
         self._names = frozenset(names)
+        self._max_calls = max_calls
         self._buffer = ""
         self._step = self._free
         self._may_be_bare = bool(family.bare)
@@ -180,5 +182,9 @@ class CallParser:
         self.num_calls += 1
         self._num_in_region += 1
         self._is_beside_call = True
-        self._step = self._between
+        self._step = self._between if self.num_calls < self._max_calls else self._nothing
         return True
+
+    def _nothing(self) -> bool:
+        self._buffer = ""
+        return False

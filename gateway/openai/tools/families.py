@@ -37,6 +37,7 @@ FAMILIES = {
         Family("json", bare="{["),
     )
 }  # fmt: skip
+MAX_CALLS = 128  # in one answer
 NAME_END = "[ARGS]"
 CALL_ID = "[CALL_ID]"
 THINK_START = "<think>"

@@ -18,11 +18,11 @@ TARGET = Target("r1", CARD, TOKENIZER, max_choices=8)
 
 
 def chat(**fields: Any) -> Request:
-    return chat_request(parse_chat(json.dumps(chat_body(**fields)).encode()), TARGET)
+    return chat_request(parse_chat(json.dumps(chat_body(**fields)).encode()), TARGET).request
 
 
 def completion(**fields: Any) -> Request:
-    return completion_request(parse_completion(json.dumps(completion_body(**fields)).encode()), TARGET)
+    return completion_request(parse_completion(json.dumps(completion_body(**fields)).encode()), TARGET).request
 
 
 def test_a_chat_is_rendered_and_tokenized() -> None:
