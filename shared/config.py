@@ -88,6 +88,7 @@ class GatewaySettings(RedisSettings):
     class_weight_default: float = Field(default=4.0, gt=0, le=1000)
     class_weight_flex: float = Field(default=1.0, gt=0, le=1000)
     class_weight_batch: float = Field(default=1.0, gt=0, le=1000)
+    strict_fields: bool = False
     max_choices: int = Field(default=8, ge=1, le=128)
     start_deadline_s: float = Field(default=600.0, gt=0)
     keepalive_s: float = Field(default=10.0, gt=0)

@@ -21,6 +21,7 @@ DEADLINE_HEADER = "x-headrace-deadline-ms"
 READ_TIMEOUT_HEADER = "x-stainless-read-timeout"
 KEY_HEADER = "idempotency-key"
 DETACH_HEADER = "x-headrace-detach"
+STRICT_HEADER = "x-headrace-strict"
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -48,10 +49,15 @@ def admission_options(headers: Mapping[str, str], start_deadline_s: float) -> Ad
     return AdmissionOptions(
         start_deadline_ms=_start_deadline_ms(headers.get(READ_TIMEOUT_HEADER, ""), start_deadline_s),
         deadline_ms=_deadline_ms(headers.get(DEADLINE_HEADER)),
-        detached=_is_detached(headers.get(DETACH_HEADER)),
+        detached=_is_true(headers, DETACH_HEADER),
         traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else "",
         key_hash=_key_hash(headers.get(KEY_HEADER)),
     )
+
+
+def is_strict(headers: Mapping[str, str], *, default: bool) -> bool:
+    """Whether fields that would have no effect are to be refused."""
+    return _is_true(headers, STRICT_HEADER, default=default)
 
 
 def digest_of(endpoint: str, body: bytes) -> str:
@@ -68,10 +74,13 @@ def _key_hash(value: str | None) -> str:
     return hashlib.sha256(value.encode()).hexdigest()[:32]
 
 
-def _is_detached(value: str | None) -> bool:
-    if value is None or value.lower() in ("true", "false"):
-        return value is not None and value.lower() == "true"
-    raise InvalidRequest(f"{DETACH_HEADER}: must be true or false", param=DETACH_HEADER)
+def _is_true(headers: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    value = headers.get(name)
+    if value is None:
+        return default
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise InvalidRequest(f"{name}: must be true or false", param=name)
 
 
 def _start_deadline_ms(read_timeout: str, default_s: float) -> int:

@@ -3,13 +3,13 @@
 A field is one of: honoured (a field of the models in protocol.py), harmless (accepted, has no effect here and
 constrains nothing), or not supported yet (refused, unless its value asks for nothing). Any other name is
 unknown and refused. Ignoring a field that constrains the answer is the worst fault a server can have, so
-nothing is harmless by default.
+nothing is harmless by default; a client that asks for `strict` is refused those too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from shared.errors import UnsupportedParameter
 
@@ -37,7 +37,6 @@ UNSUPPORTED_IN_COMPLETIONS: dict[str, tuple[Any, ...]] = _COMMON | {"suffix": ("
 HARMLESS: dict[str, str] = {
     "metadata": "yours to keep; stored nowhere",
     "moderation": "nothing is moderated",
-    "parallel_tool_calls": "goes with tools",
     "prediction": "only ever a hint for speed",
     "prompt_cache_key": "the prefix cache finds what is alike by itself",
     "prompt_cache_options": "the prefix cache has no options of a request",
@@ -51,16 +50,42 @@ HARMLESS: dict[str, str] = {
 }
 
 
-def honoured_fields(body: Mapping[str, Any], unsupported: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-    """`body` without harmless and neutral fields. Raises UnsupportedParameter for what would have an effect."""
+# Of refused fields, what to send instead.
+ADVICE: dict[str, str] = {
+    "best_of": "n gives as many answers; choose among them by their logprobs",
+    "chat_template": "the model's own is used; its variables go in chat_template_kwargs",
+    "continuous_usage_stats": "it goes in stream_options",
+    "function_call": "use tool_choice",
+    "functions": "use tools",
+}
+
+
+def honoured_fields(
+    body: Mapping[str, Any], unsupported: Mapping[str, tuple[Any, ...]], *, is_strict: bool = False
+) -> dict[str, Any]:
+    """`body` without harmless and neutral fields. Raises UnsupportedParameter for what would have an effect; where
+    `is_strict`, also for what has none."""
+    if is_strict:
+        _check_effects(body)
     kept: dict[str, Any] = {}
     for name, value in body.items():
         if name in unsupported:
             if not any(_is_same(value, neutral) for neutral in unsupported[name]):
-                raise UnsupportedParameter(f"{name}: not supported by this server", param=name)
+                words = f"; {ADVICE[name]}" if name in ADVICE else ""
+                raise UnsupportedParameter(f"{name}: not supported by this server{words}", param=name)
         elif name not in HARMLESS:
             kept[name] = value
     return kept
+
+
+def _check_effects(body: Mapping[str, Any]) -> None:
+    for name, reason in HARMLESS.items():
+        outer, _, inner = name.partition(".")
+        value = body.get(outer)
+        if inner:
+            value = cast("dict[str, Any]", value).get(inner) if isinstance(value, dict) else None
+        if value is not None:
+            raise UnsupportedParameter(f"{name}: would have no effect ({reason}), and strict was asked for", param=name)
 
 
 def documented(unsupported: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:

@@ -103,8 +103,9 @@ class ChatMessage(StrictModel):
             message["name"] = self.name
         if self.tool_call_id is not None:
             message["tool_call_id"] = self.tool_call_id
-        if self.tool_calls:
-            message["tool_calls"] = [_call_for_template(call) for call in self.tool_calls]
+        calls = self.tool_calls or ([ToolCall(function=self.function_call)] if self.function_call else [])
+        if calls:
+            message["tool_calls"] = [_call_for_template(call) for call in calls]
         return message
 
 

@@ -179,12 +179,16 @@ class CompletionRequest(GenerationRequest):
 Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest)
 
 
-def parse_chat(raw: bytes) -> ChatCompletionRequest:
-    return _validated(ChatCompletionRequest, honoured_fields(json_object(raw), UNSUPPORTED_IN_CHAT))
+def parse_chat(raw: bytes, *, is_strict: bool = False) -> ChatCompletionRequest:
+    """Strict refuses what would have no effect."""
+    fields = honoured_fields(json_object(raw), UNSUPPORTED_IN_CHAT, is_strict=is_strict)
+    return _validated(ChatCompletionRequest, fields)
 
 
-def parse_completion(raw: bytes) -> CompletionRequest:
-    return _validated(CompletionRequest, honoured_fields(json_object(raw), UNSUPPORTED_IN_COMPLETIONS))
+def parse_completion(raw: bytes, *, is_strict: bool = False) -> CompletionRequest:
+    """As `parse_chat`."""
+    fields = honoured_fields(json_object(raw), UNSUPPORTED_IN_COMPLETIONS, is_strict=is_strict)
+    return _validated(CompletionRequest, fields)
 
 
 def _validated(kind: type[Body], fields: dict[str, Any]) -> Body:

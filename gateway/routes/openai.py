@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from gateway.dependencies import Services, ServicesDep, TenantDep
 from gateway.dispatch import Placed
 from gateway.http.connection import while_connected
-from gateway.http.options import AdmissionOptions, admission_options, digest_of
+from gateway.http.options import AdmissionOptions, admission_options, digest_of, is_strict
 from gateway.http.sse import EventStream
 from gateway.openai.chunks import ChunkStream
 from gateway.openai.convert import Converted, Target, chat_request, completion_request
@@ -50,7 +50,7 @@ router = APIRouter(tags=["openai"])
 )
 async def chat_completions(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
     raw = await _json_bytes(http)
-    body = parse_chat(raw)
+    body = parse_chat(raw, is_strict=is_strict(http.headers, default=services.settings.strict_fields))
     return await _generate(http, services, tenant, body, partial(chat_request, body), "chat")
 
 
@@ -61,7 +61,7 @@ async def chat_completions(http: HttpRequest, services: ServicesDep, tenant: Ten
 )
 async def completions(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
     raw = await _json_bytes(http)
-    body = parse_completion(raw)
+    body = parse_completion(raw, is_strict=is_strict(http.headers, default=services.settings.strict_fields))
     return await _generate(http, services, tenant, body, partial(completion_request, body), "completion")
 
 
