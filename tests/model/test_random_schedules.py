@@ -20,7 +20,7 @@ from worker.model.attention import BLOCK_SIZE
 from worker.model.runner import Runner
 from worker.model.torch_runner import TorchRunner
 
-SEEDS_PER_TEST = 50
+SEEDS_PER_TEST = 100
 
 
 def draw_params(rng: random.Random) -> dict[str, Any]:

@@ -110,14 +110,12 @@ class KVCacheManager:
         if computed >= sequence.chain.next_full:
             self.cache.store(sequence.chain, sequence.token_ids, sequence.block_table, computed)
 
-    def trim(self, sequence: Sequence) -> int:
-        """Blocks beyond those of its tokens are free again: how many. The sequence has a new table then."""
+    def trim(self, sequence: Sequence) -> None:
+        """Blocks beyond those of its tokens are free again. The sequence has a new table then."""
         table, needed = sequence.block_table, self.blocks_needed(len(sequence.token_ids))
-        if len(table) <= needed:
-            return 0
-        self.pool.free(table[needed:])
-        sequence.block_table = table[:needed]
-        return len(table) - needed
+        if len(table) > needed:
+            self.pool.free(table[needed:])
+            sequence.block_table = table[:needed]
 
     def num_own_blocks(self, sequence: Sequence) -> int:
         """Blocks nobody else holds: what the sequence would free, and compute again."""

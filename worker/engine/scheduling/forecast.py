@@ -65,10 +65,6 @@ class GrowthForecast:
             self.promised_blocks += expected - sequence.num_expected_blocks
             sequence.num_expected_blocks = expected
 
-    def shrink(self, num_blocks: int) -> None:
-        """So many blocks of a table went back."""
-        self.promised_blocks += num_blocks
-
     def leave(self, sequence: Sequence) -> None:
         """Before its table is freed."""
         self.promised_blocks -= sequence.num_expected_blocks - len(sequence.block_table)

@@ -78,7 +78,7 @@ class Scheduler:
             self._schedule_prefills(schedule, prefills)
             self._admit_waiting(schedule)
         if self._speculation is not None:
-            self._speculation.give_drafts(schedule, self.kv, self.forecast, self.pace.model)
+            self._speculation.give_drafts(schedule, self.kv, self.pace.model)
         schedule.seal()
         return schedule
 

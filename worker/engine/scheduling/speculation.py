@@ -56,8 +56,9 @@ class Speculation:
         self._is_plain = is_plain
         self._records: WeakKeyDictionary[Sequence, _Record | None] = WeakKeyDictionary()
 
-    def give_drafts(self, schedule: Schedule, kv: KVCacheManager, forecast: GrowthForecast, model: CostModel) -> None:
-        """To the decodes of a schedule that is complete but for them."""
+    def give_drafts(self, schedule: Schedule, kv: KVCacheManager, model: CostModel) -> None:
+        """To the decodes of a schedule that is complete but for them. Until `take` their tables hold more than is
+        forecast."""
         decodes = [
             sequence for sequence, given in schedule.chunks.items() if given == sequence.num_tokens_to_compute == 1
         ]
@@ -75,7 +76,7 @@ class Speculation:
                 sequence.params.max_tokens - sequence.num_generated_tokens - 1,
             )
             drafts = self._propose(sequence, record, most)
-            if drafts and _make_room(sequence, len(drafts), kv, forecast):
+            if drafts and _make_room(sequence, len(drafts), kv):
                 schedule.give_drafts(sequence, drafts)
 
     def take(
@@ -86,13 +87,16 @@ class Speculation:
         drafts = schedule.drafts[sequence]
         ids = confirmed(drafts, made)
         self._observe(sequence, len(drafts), len(ids) - 1)
+        num_blocks = kv.blocks_needed(len(sequence.token_ids))
         text, num_taken = "", 0
         while num_taken < len(ids) and sequence.finish_reason is None:
             text += sequence.append(ids[num_taken])
             num_taken += 1
         schedule.num_accepted += num_taken - 1
         kv.advance(sequence, num_taken)
-        forecast.shrink(kv.trim(sequence))
+        kv.trim(sequence)
+        for _ in range(len(sequence.block_table) - num_blocks):
+            forecast.grow(sequence)
         return ids[:num_taken], text
 
     def _observe(self, sequence: Sequence, num_drafts: int, num_accepted: int) -> None:
@@ -160,12 +164,11 @@ def confirmed(drafts: list[int], made: list[int]) -> list[int]:
     return made[:count]
 
 
-def _make_room(sequence: Sequence, num_drafts: int, kv: KVCacheManager, forecast: GrowthForecast) -> bool:
+def _make_room(sequence: Sequence, num_drafts: int, kv: KVCacheManager) -> bool:
     """Slots for the drafts, from blocks above the watermark; False, and nothing taken, when there are too few."""
     wanted = kv.blocks_needed(len(sequence.token_ids) + num_drafts) - len(sequence.block_table)
     if wanted > 0 and kv.pool.num_free - wanted < kv.watermark_blocks:
         return False
     for _ in range(wanted):
         kv.try_grow(sequence)
-        forecast.grow(sequence)
     return True

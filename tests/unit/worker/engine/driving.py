@@ -6,25 +6,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from shared.schemas import SamplingParams
-from tests.unit.worker.engine.harness import EOS_ID, LetterDecoder
+from tests.unit.worker.engine.harness import EOS_ID, LetterDecoder, NoForesight
 from worker.engine.detokenizer import Detokenizer
 from worker.engine.executor import Schedule
 from worker.engine.kv_cache_manager import KVCacheManager
 from worker.engine.prefix_cache import Chain
 from worker.engine.request import Sequence
-from worker.engine.scheduling.forecast import GrowthForecast
 from worker.engine.scheduling.policies import FirstComeFirstServed, Policy
 from worker.engine.scheduling.scheduler import Scheduler
 
 BLOCK = 4
 PRIORITY, DEFAULT, FLEX, BATCH = range(4)
-
-
-class NoForesight(GrowthForecast):
-    """Every answer is expected to end at once: so the cache runs full."""
-
-    def tokens_left(self, num_made: int) -> int:
-        return 0
 
 
 def make_scheduler(

@@ -28,6 +28,7 @@ from worker.engine.kv_cache_manager import CacheScope, KVCacheManager
 from worker.engine.outputs import StepOutput
 from worker.engine.request import Vocabulary
 from worker.engine.scheduling.cost_model import Pace
+from worker.engine.scheduling.forecast import GrowthForecast
 from worker.engine.scheduling.policies import POLICIES
 from worker.engine.scheduling.scheduler import Scheduler
 from worker.engine.scheduling.speculation import Speculation
@@ -51,6 +52,13 @@ class LetterDecoder:
 
     def flush(self) -> str:
         return ""
+
+
+class NoForesight(GrowthForecast):
+    """Every answer is expected to end at once: so the cache runs full."""
+
+    def tokens_left(self, num_made: int) -> int:
+        return 0
 
 
 @dataclass
@@ -85,6 +93,7 @@ class Machine:
     eos_probability: float = 0.0
     echo_probability: float = 0.0
     max_drafts: int = 0
+    foresees: bool = True
     policy: str = "priority"
     scope: CacheScope = CacheScope.TENANT
     pace: Pace | None = None
@@ -110,6 +119,8 @@ class Machine:
             pace=self.pace,
             speculation=Speculation(self.max_drafts, is_plain) if self.max_drafts else None,
         )
+        if not self.foresees:
+            self.scheduler.forecast = NoForesight(self.block_size, kv.capacity_tokens)
         builder = StepBuilder(max_num_seqs=self.max_num_seqs, max_seq_tokens=MAX_TOKENS, block_size=self.block_size)
         self.engine = EngineCore(
             make_card(),
@@ -215,6 +226,7 @@ def check_blocks(scheduler: Scheduler) -> None:
     assert all(len(sequence.block_table) <= needed(len(sequence.token_ids)) for sequence in scheduler.running)
     promised = sum(sequence.num_expected_blocks - len(sequence.block_table) for sequence in scheduler.running)
     assert scheduler.forecast.promised_blocks == promised
+    assert all(sequence.num_expected_blocks >= len(sequence.block_table) for sequence in scheduler.running)
     check_cache(scheduler)
 
 

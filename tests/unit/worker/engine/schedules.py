@@ -68,6 +68,7 @@ class World:
             scope=rng.choice(list(CacheScope)),
             pace=rng.choice([None, RandomPace(rng)]),
             max_drafts=rng.choice(self.drafts),
+            foresees=rng.random() < 0.5,
         )
 
     def draw_request(self, rng: random.Random, name: str, earlier: list[list[int]]) -> Request:

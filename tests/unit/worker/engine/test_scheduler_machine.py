@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.unit.worker.engine.driving import BLOCK, NoForesight, make_sequence
-from tests.unit.worker.engine.harness import EOS_ID, check_blocks
+from tests.unit.worker.engine.driving import BLOCK, make_sequence
+from tests.unit.worker.engine.harness import EOS_ID, NoForesight, check_blocks
 from worker.engine.executor import Schedule
 from worker.engine.kv_cache_manager import KVCacheManager
 from worker.engine.prefix_cache import Chain
