@@ -134,7 +134,7 @@ class WorkerSettings(RedisSettings):
     backend: Literal["native", "simulated"] = "native"
     device: str = "cpu"
     cpu_kernels: Literal["auto", "native", "torch"] = "auto"
-    cpu_activations: Literal["int16", "int8"] = "int16"
+    cpu_activations: Literal["int16", "mixed", "int8"] = "mixed"
     kernel_cache: str = ""
     gpu_kernels: Literal["auto", "triton", "torch"] = "auto"
     cuda_graphs: bool = True

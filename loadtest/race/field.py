@@ -5,7 +5,7 @@
     python = "envs/llama/bin/python"
     module = "loadtest.race.contestants.llama_cpp"
     arguments = ["llama-server", "model-q8_0.gguf", "2", "uncached"]
-    bits = 8                                    # of a weight: what it is compared with
+    bits = 8.5                                  # of a weight, on average: what it is compared with
     environment = { OMP_NUM_THREADS = "2" }
 
 Paths are taken from the file's folder. A contestant that does not start is named in the table, not passed over.
@@ -17,6 +17,7 @@ import itertools
 import json
 import subprocess
 import sys
+import threading
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from typing import Any
 from loadtest.stack import child_environment
 
 ROOT = Path(__file__).parents[2]
+ANSWER_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +81,32 @@ class Contestant:
         self.greeting = self._read()
 
     def run(self, prompts: list[list[int]], max_tokens: int) -> Run:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"prompts": prompts, "max_tokens": max_tokens}).encode() + b"\n")
-        self._process.stdin.flush()
-        reply = self._read()
+        reply = self._ask({"prompts": prompts, "max_tokens": max_tokens})
         return Run(reply["times"], reply["tokens"])
+
+    def score(self, ids: list[int]) -> list[float] | None:
+        """Logprob of each token after the first; None where it cannot say."""
+        return self._ask({"score": ids})["logprobs"]
 
     def stop(self) -> None:
         self._process.communicate()
 
+    def _ask(self, job: dict[str, object]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(job).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise RuntimeError(f"{self.entry.name} is gone") from error
+        return self._read()
+
     def _read(self) -> dict[str, Any]:
+        """One line. RuntimeError when the process ends, or says nothing in ANSWER_S; it is killed then."""
         assert self._process.stdout is not None
+        overdue = threading.Timer(ANSWER_S, self._process.kill)
+        overdue.start()
         line = self._process.stdout.readline()
+        overdue.cancel()
         if not line:
             self.stop()
             raise RuntimeError(f"{self.entry.name} ended: {self._log.read_text(errors='replace')[-600:]}")

@@ -34,9 +34,13 @@ class Prompts:
         start = self._ids[1000 : 1000 + SHARED]
         return [start + self._cut(211 * i, LONG - SHARED) for i in range(count)]
 
-    def prefixes(self, count: int = 50, length: int = 64) -> list[list[int]]:
+    def text(self, length: int = 256) -> list[int]:
+        """Whose perplexity is asked; the same at each call."""
+        return self._ids[2000 : 2000 + length]
+
+    def prefixes(self, count: int = 100, length: int = 64) -> list[list[int]]:
         """The same at each call."""
-        return [self._ids[173 * i % 15_000 :][:length] for i in range(count)]
+        return [self._ids[89 * i % 15_000 :][:length] for i in range(count)]
 
     def _cut(self, offset: int, length: int) -> list[int]:
         start = offset % (len(self._ids) - length)

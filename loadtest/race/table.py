@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import typer
 
 from loadtest.race.field import Run
 
 Runs = Mapping[str, Mapping[str, list[Run]]]
+COUNTS = (1, 8, 32)
+
+
+class Precision(NamedTuple):
+    """Share of next tokens that are those of fp32; perplexity of a text. None where a contestant does not tell."""
+
+    agreement: float | None
+    perplexity: float | None
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -18,28 +27,32 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def show(
-    runs: Runs, agreed: Mapping[str, float], bits: Mapping[str, float], bandwidth_gb_s: float
-) -> dict[str, object]:
-    """Prints the table; returns the record."""
+def show(runs: Runs, precisions: Mapping[str, Precision], floors: Mapping[str, float]) -> dict[str, object]:
+    """Prints the table; returns the record. `floors`: tokens a second if one stream's weights were all that is read."""
     rows: dict[str, object] = {}
     typer.echo(
-        f"\n{'':26s} {'decode tokens/s at':>24s} {'TTFT of 512, ms':>24s} {'same, 90% shared':>24s} "
-        f"{'ITL p50/p99 at 8, ms':>22s} {'as fp32':>8s}"
+        f"\n{'':24s} {'decode tokens/s at':>20s} {'of floor':>8s} {'TTFT of 512, ms':>20s} {'90% shared':>20s} "
+        f"{'ITL p50/p99 at 8':>16s} {'as fp32':>7s} {'perplexity':>10s}"
     )
     for name, loads in runs.items():
         row = {load: _figures(made) for load, made in loads.items()}
-        rows[name] = {**row, "bits": bits[name], "agreement": agreed.get(name)}
-        speeds = " ".join(f"{row[f'short {n}']['decode_per_s']:7.0f}" for n in (1, 8, 32))
-        ttfts, shared = (
-            " ".join(f"{row[f'{load} {n}']['ttft_p50_ms']:7.0f}" for n in (1, 8, 32) if f"{load} {n}" in row)
-            for load in ("long", "shared")
+        precise = precisions.get(name, Precision(None, None))
+        of_floor = round(row["short 1"]["decode_per_s"] / floors[name], 3)
+        rows[name] = {**row, "share_of_floor_at_1": of_floor, **precise._asdict()}
+        itl = f"{row['long 8']['itl_p50_ms']:.0f} / {row['long 8']['itl_p99_ms']:.0f}"
+        told = [
+            "" if figure is None else format(figure, how) for figure, how in zip(precise, (".0%", ".2f"), strict=True)
+        ]
+        typer.echo(
+            f"{name:24s} {_line(row, 'short', 'decode_per_s'):>20s} {of_floor:8.0%} "
+            f"{_line(row, 'long', 'ttft_p50_ms'):>20s} {_line(row, 'shared', 'ttft_p50_ms'):>20s} "
+            f"{itl:>16s} {told[0]:>7s} {told[1]:>10s}"
         )
-        itl = f"{row['long 8']['itl_p50_ms']:9.1f} {row['long 8']['itl_p99_ms']:9.1f}"
-        share = f"{agreed[name]:8.0%}" if name in agreed else " " * 8
-        typer.echo(f"{name:26s} {speeds:>24s} {ttfts:>24s} {shared:>24s} {itl:>22s} {share}")
-    typer.echo(f"memory is read at {bandwidth_gb_s:.1f} GB/s here")
-    return {"read_gb_s": round(bandwidth_gb_s, 1), "contestants": rows}
+    return {"contestants": rows}
+
+
+def _line(row: Mapping[str, Mapping[str, float]], load: str, figure: str) -> str:
+    return " ".join(f"{row[f'{load} {n}'][figure]:6.0f}" for n in COUNTS if f"{load} {n}" in row)
 
 
 def _figures(made: list[Run]) -> dict[str, float]:

@@ -15,7 +15,7 @@ import time
 
 from loadtest.race.contestants.frame import Clock, serve
 
-NUM_SLOTS, SLOT_TOKENS = 32, 1024
+NUM_SLOTS, SLOT_TOKENS, VOCABULARY = 32, 1024, 49_152
 
 
 def start(binary: str, model: str, threads: str, port: int) -> subprocess.Popen[bytes]:
@@ -54,6 +54,19 @@ def stream(port: int, prompt: list[int], max_tokens: int, note: tuple[Clock, int
                 clock.note(index, ids)
 
 
+def score(port: int, ids: list[int]) -> list[float]:
+    """One request a position, asked for every token's logprob: the server says those of what it makes only."""
+    logprobs: list[float] = []
+    for i, token in enumerate(ids[1:]):
+        body = {"prompt": ids[: i + 1], "n_predict": 1, "temperature": 0, "n_probs": VOCABULARY, "cache_prompt": True}
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
+        of_first = json.load(connection.getresponse())["completion_probabilities"][0]["top_logprobs"]
+        logprobs.append(next(entry["logprob"] for entry in of_first if entry["id"] == token))
+        connection.close()
+    return logprobs
+
+
 def main() -> None:
     binary, model, threads, cache = sys.argv[1:5]
     with socket.socket() as probe:
@@ -77,7 +90,7 @@ def main() -> None:
             for thread in streams:
                 thread.join()
 
-        serve(run)
+        serve(run, lambda ids: score(port, ids))
     finally:
         server.kill()
 

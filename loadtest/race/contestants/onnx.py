@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import sys
 from typing import Any
@@ -29,7 +30,19 @@ def main() -> None:
             for i, token in enumerate(generator.get_next_tokens()):
                 clock.note(i, [int(token)])
 
-    serve(run)
+    def score(ids: list[int]) -> list[float]:
+        params = genai.GeneratorParams(model)
+        params.set_search_options(max_length=len(ids) + 1, do_sample=False, batch_size=1)
+        generator = genai.Generator(model, params)
+        logprobs: list[float] = []
+        for token, following in itertools.pairwise(ids):
+            generator.append_tokens(numpy.array([[token]], dtype=numpy.int32))
+            logits = numpy.asarray(generator.get_logits(), dtype=numpy.float64).reshape(-1)
+            peak = logits.max()
+            logprobs.append(float(logits[following] - peak - numpy.log(numpy.exp(logits - peak).sum())))
+        return logprobs
+
+    serve(run, score)
 
 
 if __name__ == "__main__":

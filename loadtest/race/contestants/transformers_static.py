@@ -28,7 +28,12 @@ def main() -> None:
                 for i, token in enumerate(ids[:, 0].tolist()):
                     clock.note(i, [token])
 
-    serve(run)
+    def score(ids: list[int]) -> list[float]:
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([ids])).logits[0, :-1].double()
+            return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+
+    serve(run, score)
 
 
 if __name__ == "__main__":

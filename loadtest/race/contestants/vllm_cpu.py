@@ -36,7 +36,15 @@ def main() -> None:
                 index = next(i for key, i in index_of.items() if output.request_id.startswith(key))
                 clock.note(index, [int(token) for token in output.outputs[0].token_ids])
 
-    serve(run)
+    def score(ids: list[int]) -> list[float]:
+        params = vllm.SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, output_kind=kind)
+        engine.add_request(str(next(counter)), {"prompt_token_ids": ids}, params)
+        told: list[Any] = []
+        while engine.has_unfinished_requests():
+            told += [output.prompt_logprobs for output in engine.step() if output.prompt_logprobs]
+        return [of_position[token].logprob for token, of_position in zip(ids[1:], told[0][1:], strict=True)]
+
+    serve(run, score)
 
 
 if __name__ == "__main__":

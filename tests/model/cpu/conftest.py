@@ -28,7 +28,11 @@ def library(request: pytest.FixtureRequest) -> Callable[[str], Library]:
 @pytest.fixture(scope="session")
 def kernels(request: pytest.FixtureRequest) -> Callable[..., KernelConfig]:
     def config(**changes: Any) -> KernelConfig:
-        settings: dict[str, Any] = {"mode": "native", "library_cache": str(kernel_cache(request.config))}
+        settings: dict[str, Any] = {
+            "mode": "native",
+            "activations": "int16",
+            "library_cache": str(kernel_cache(request.config)),
+        }
         return KernelConfig(**settings | changes)
 
     return config

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from worker.model.cpu.assembly import Build, hand_over, model_sizes
+from worker.model.cpu.assembly import ROUNDINGS, Build, hand_over, model_sizes
 from worker.model.cpu.build import find_library
 from worker.model.cpu.library import Library
 from worker.model.cpu.machine import available_sets
@@ -70,7 +70,8 @@ class RandomCheckpoint:
 
 def random_runner(library: Library, *, vocab_size: int, num_blocks: int, num_threads: int = 2) -> CpuRunner:
     checkpoint = RandomCheckpoint(vocab_size)
-    build = Build(context_length=CONTEXT, num_blocks=num_blocks, num_threads=num_threads)
+    terms = ROUNDINGS["mixed"]  # one term and two
+    build = Build(context_length=CONTEXT, num_blocks=num_blocks, num_threads=num_threads, terms=terms)
     model = library.create(model_sizes(checkpoint.config, build))
     hand_over(checkpoint, model, context_length=CONTEXT, progress=lambda _: None)
     return CpuRunner(model, num_blocks=num_blocks, vocab_size=vocab_size)

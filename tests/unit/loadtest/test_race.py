@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.race import field
 from loadtest.race.field import Contestant, Entry, Run, read_field
 from loadtest.race.table import percentile
 
@@ -41,6 +42,19 @@ def test_a_contestant_answers_each_job(tmp_path: Path) -> None:
     assert contestant.run([[1, 2], [3]], 2).tokens == [[2, 2], [3, 3]]
     assert [len(times) for times in contestant.run([[4]], 3).times] == [3]
     contestant.stop()
+
+
+def test_one_that_cannot_say_logprobs_says_so(tmp_path: Path) -> None:
+    contestant = Contestant(entry(ECHO), tmp_path / "log")
+    assert contestant.score([1, 2, 3]) is None
+    contestant.stop()
+
+
+def test_one_that_never_answers_is_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contestant = Contestant(entry(ECHO.replace("clock.note(i, [prompt[-1]])", "input()")), tmp_path / "log")
+    monkeypatch.setattr(field, "ANSWER_S", 0.1)
+    with pytest.raises(RuntimeError, match="one ended"):
+        contestant.run([[1]], 1)
 
 
 def test_one_that_does_not_start_says_why(tmp_path: Path) -> None:

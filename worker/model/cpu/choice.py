@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 Mode = Literal["auto", "native", "torch"]
 CacheType = Literal["auto", "float16", "float32"]
-Activations = Literal["int16", "int8"]
+Activations = Literal["int16", "mixed", "int8"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class KernelConfig:
 
     mode: Mode = "auto"
     kv_cache_type: CacheType = "auto"
-    activations: Activations = "int16"
+    activations: Activations = "mixed"
     library_cache: str = ""
     compiler: str = ""
     instructions: str | None = None
@@ -121,7 +121,7 @@ def _load(
 ) -> CpuRunner:
     import torch
 
-    from worker.model.cpu.assembly import Build, block_bytes, hand_over, model_sizes
+    from worker.model.cpu.assembly import ROUNDINGS, Build, block_bytes, hand_over, model_sizes
     from worker.model.cpu.runner import CpuRunner
     from worker.model.kv_budget import reservable_blocks, usable_blocks
 
@@ -134,7 +134,7 @@ def _load(
         num_blocks=reserved,
         num_threads=place.threads or physical_cores(),
         kv_is_half=kv_is_half,
-        activation_terms=1 if config.activations == "int8" else 2,
+        terms=ROUNDINGS[config.activations],
     )
     try:
         model = library.create(model_sizes(checkpoint.config, build))

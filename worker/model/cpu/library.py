@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from worker.model.cpu.blocks import BlockMatrix
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 
 class Part(IntEnum):
@@ -42,6 +42,18 @@ class Part(IntEnum):
     ROTATION = 15
 
 
+class ActivationTerms(ctypes.Structure):
+    """One or two of eight bits each, by what the activations are multiplied with."""
+
+    _fields_ = (
+        ("qkv", c_int32),
+        ("output", c_int32),
+        ("gate_and_up", c_int32),
+        ("down", c_int32),
+        ("head", c_int32),
+    )
+
+
 class ModelSizes(ctypes.Structure):
     _fields_ = (
         ("num_threads", c_int32),
@@ -56,7 +68,7 @@ class ModelSizes(ctypes.Structure):
         ("unpadded_head_dim", c_int32),
         ("context", c_int32),
         ("kv_is_half", c_int32),
-        ("activation_terms", c_int32),
+        ("terms", ActivationTerms),
         ("norm_epsilon", c_float),
         ("attention_scale", c_float),
         ("num_blocks", c_int64),

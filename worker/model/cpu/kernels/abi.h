@@ -8,7 +8,7 @@
 
 #define HEADRACE_API extern "C" __attribute__((visibility("default")))
 
-constexpr int32_t kAbiVersion = 1;
+constexpr int32_t kAbiVersion = 2;
 
 enum Status : int32_t { kOk = 0, kBadArgument = 1, kOutOfMemory = 2, kIncomplete = 3 };
 
@@ -21,6 +21,11 @@ enum Part : int32_t {
   kFinalNorm, kRotation,                                          // vectors
 };
 
+// One or two of eight bits each, by what the activations are multiplied with.
+struct ActivationTerms {
+  int32_t qkv, output, gate_and_up, down, head;
+};
+
 struct ModelSizes {
   int32_t num_threads;
   int32_t layers, intermediate, vocab, heads, kv_heads;
@@ -28,7 +33,7 @@ struct ModelSizes {
   int32_t head_dim, unpadded_head_dim;
   int32_t context;
   int32_t kv_is_half;
-  int32_t activation_terms;  // one or two, of eight bits each
+  ActivationTerms terms;
   float norm_epsilon, attention_scale;
   int64_t num_blocks;  // of the KV pool, block 0 included
 };

@@ -73,6 +73,7 @@ void Forward::prepare(const StepArrays& step) {
   mixed_.reserve(sizeof(float) * step.num_rows * model_.mixed_width());
   shape(all_, step.num_rows, nullptr);
   shape(outputs_, step.num_outputs, step.output_rows);
+  for_head_.shape(outputs_.count, model_.sizes.hidden, model_.sizes.terms.head);
   attention_.plan(step);
   for (std::vector<Best>& best : best_) best.assign(outputs_.count, {-std::numeric_limits<float>::infinity(), 0});
 }
@@ -80,9 +81,11 @@ void Forward::prepare(const StepArrays& step) {
 void Forward::shape(Rows& rows, int64_t count, const int64_t* numbers) {
   rows.count = static_cast<int>(count);
   rows.numbers = numbers;
-  rows.normed.shape(rows.count, model_.sizes.hidden, model_.sizes.activation_terms);
-  rows.attended.shape(rows.count, model_.mixed_width(), model_.sizes.activation_terms);
-  rows.gated.shape(rows.count, model_.sizes.intermediate, model_.sizes.activation_terms);
+  const ActivationTerms& terms = model_.sizes.terms;
+  rows.for_qkv.shape(rows.count, model_.sizes.hidden, terms.qkv);
+  rows.attended.shape(rows.count, model_.mixed_width(), terms.output);
+  rows.for_mlp.shape(rows.count, model_.sizes.hidden, terms.gate_and_up);
+  rows.gated.shape(rows.count, model_.sizes.intermediate, terms.down);
 }
 
 // The largest logit of each output over what the threads saw; of equals the lowest id. None is above kNotFinite's.
@@ -115,10 +118,10 @@ bool Forward::is_for_outputs(int layer, LayerPhase phase) const {
 uint32_t Forward::units_of_layer(int layer, LayerPhase phase) const {
   const Rows& rows = is_for_outputs(layer, phase) ? outputs_ : all_;
   switch (phase) {
-    case kProject: return product_units(model_.qkv_width() / kLanes, rows.normed);
+    case kProject: return product_units(model_.qkv_width() / kLanes, rows.for_qkv);
     case kAttend: return attention_.num_units(layer);
     case kProjectOut: return product_units(model_.sizes.hidden / kLanes, rows.attended);
-    case kGateUp: return product_units(model_.sizes.intermediate / kBlock, rows.normed);
+    case kGateUp: return product_units(model_.sizes.intermediate / kBlock, rows.for_mlp);
     case kDownAgain: return product_units(model_.sizes.hidden / kLanes, rows.gated);
     default: return rows.count;
   }
@@ -132,7 +135,7 @@ void Forward::run(int phase, uint32_t begin, uint32_t end, int thread) {
     } else if (phase < end_of_layers) {
       run_layer((phase - 1) / kPerLayer, static_cast<LayerPhase>((phase - 1) % kPerLayer), unit, thread);
     } else if (phase == end_of_layers) {
-      normalize(outputs_, unit, model_.final_norm);
+      normalize(outputs_, unit, model_.final_norm, for_head_);
     } else {
       score(unit, thread);
     }
@@ -143,13 +146,13 @@ void Forward::run_layer(int index, LayerPhase phase, uint32_t unit, int thread) 
   const Layer& layer = model_.layers[index];
   Rows& rows = is_for_outputs(index, phase) ? outputs_ : all_;
   switch (phase) {
-    case kNorm: return normalize(rows, unit, layer.attention_norm);
+    case kNorm: return normalize(rows, unit, layer.attention_norm, rows.for_qkv);
     case kProject: return project(layer, unit);
     case kRotate: return rotate_and_store(index, unit);
     case kAttend: return attention_.run(index, unit, thread, qkv(0), mixed(0));
     case kGather: return gather(rows, unit);
     case kProjectOut: return add_product(layer.output, rows, rows.attended, unit);
-    case kNormAgain: return normalize(rows, unit, layer.mlp_norm);
+    case kNormAgain: return normalize(rows, unit, layer.mlp_norm, rows.for_mlp);
     case kGateUp: return gate_and_up(layer, rows, unit);
     case kDownAgain: return add_product(layer.down, rows, rows.gated, unit);
     case kPerLayer: return;
@@ -158,19 +161,19 @@ void Forward::run_layer(int index, LayerPhase phase, uint32_t unit, int thread) 
 
 void Forward::embed(int row) { model_.embedding.read_row(static_cast<int>(step_.token_ids[row]), stream(row)); }
 
-void Forward::normalize(Rows& rows, int i, const Memory& weight) {
+void Forward::normalize(const Rows& rows, int i, const Memory& weight, Activations& to) {
   const float* x = stream(rows.number(i));
   const float* by = weight.as<float>();
   const ModelSizes& sizes = model_.sizes;
   const Floats factor = Floats::splat(inverse_rms(x, sizes.hidden, sizes.unpadded_hidden, sizes.norm_epsilon));
-  for (int block = 0; block < rows.normed.num_blocks(); ++block, x += kBlock, by += kBlock)
-    rows.normed.put(i, block, Floats::load(x) * factor * Floats::load(by),
-                    Floats::load(x + kLanes) * factor * Floats::load(by + kLanes));
+  for (int block = 0; block < to.num_blocks(); ++block, x += kBlock, by += kBlock)
+    to.put(i, block, Floats::load(x) * factor * Floats::load(by),
+           Floats::load(x + kLanes) * factor * Floats::load(by + kLanes));
 }
 
 // Panels of the queries, then of the keys, then of the values.
 void Forward::project(const Layer& layer, uint32_t unit) {
-  const ProductUnit place(unit, all_.normed);
+  const ProductUnit place(unit, all_.for_qkv);
   const Weights* weights = &layer.query;
   int panel = place.panel;
   for (const Weights* next : {&layer.key, &layer.value}) {
@@ -183,7 +186,7 @@ void Forward::project(const Layer& layer, uint32_t unit) {
   const Floats bias = has_bias ? Floats::load(layer.qkv_bias.as<float>() + column) : Floats::zero();
   float out[kTileFloats];
   for (int i = place.first_tile; i < place.end_tile; ++i) {
-    const Tile tile = all_.normed.tile(i);
+    const Tile tile = all_.for_qkv.tile(i);
     multiply_tile(*weights, panel, tile, out);
     for (int r = 0; r < tile.num_rows; ++r)
       (Floats::load(out + r * kLanes) + bias).store(qkv(tile.first_row + r) + column);
@@ -242,10 +245,10 @@ void Forward::add_product(const Weights& weights, const Rows& rows, const Activa
 
 // A unit is two panels of each matrix: just one block of the MLP's activations.
 void Forward::gate_and_up(const Layer& layer, Rows& rows, uint32_t unit) {
-  const ProductUnit place(unit, rows.normed);
+  const ProductUnit place(unit, rows.for_mlp);
   float gates[2][kTileFloats], ups[2][kTileFloats];
   for (int i = place.first_tile; i < place.end_tile; ++i) {
-    const Tile tile = rows.normed.tile(i);
+    const Tile tile = rows.for_mlp.tile(i);
     for (int half = 0; half < 2; ++half) {
       multiply_tile(layer.gate, 2 * place.panel + half, tile, gates[half]);
       multiply_tile(layer.up, 2 * place.panel + half, tile, ups[half]);
@@ -261,8 +264,8 @@ void Forward::gate_and_up(const Layer& layer, Rows& rows, uint32_t unit) {
 
 void Forward::score(uint32_t panel, int thread) {
   float out[kTileFloats];
-  for (int i = 0; i < outputs_.normed.num_tiles(); ++i) {
-    const Tile tile = outputs_.normed.tile(i);
+  for (int i = 0; i < for_head_.num_tiles(); ++i) {
+    const Tile tile = for_head_.tile(i);
     multiply_tile(model_.head(), panel, tile, out);
     for (int r = 0; r < tile.num_rows; ++r) score_output(panel, tile.first_row + r, out + r * kLanes, thread);
   }

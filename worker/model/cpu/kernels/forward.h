@@ -39,7 +39,8 @@ class Forward : public Program {
   struct Rows {  // that go through a layer together
     int count;
     const int64_t* numbers;                // null: all rows of the step
-    Activations normed, attended, gated;   // [count, ..] hidden, mixed_width, intermediate
+    Activations for_qkv, attended;         // [count, ..] hidden, mixed_width
+    Activations for_mlp, gated;            // [count, ..] hidden, intermediate
     int number(int i) const { return numbers ? static_cast<int>(numbers[i]) : i; }
   };
 
@@ -52,7 +53,7 @@ class Forward : public Program {
   void run_layer(int layer, LayerPhase phase, uint32_t unit, int thread);
 
   void embed(int row);
-  void normalize(Rows& rows, int i, const Memory& weight);
+  void normalize(const Rows& rows, int i, const Memory& weight, Activations& to);
   void project(const Layer& layer, uint32_t unit);
   void rotate_and_store(int layer, int row);
   void rotate(float* head, const float* turns, const Memory& norm) const;
@@ -72,6 +73,7 @@ class Forward : public Program {
   StepArrays step_{};
   Memory stream_, qkv_, mixed_;          // floats: [rows, hidden], [rows, qkv_width], [rows, mixed_width]
   Rows all_, outputs_;
+  Activations for_head_;                 // [outputs, hidden]
   std::vector<std::vector<Best>> best_;  // [threads][outputs]
 };
 

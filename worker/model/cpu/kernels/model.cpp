@@ -7,7 +7,10 @@ namespace headrace {
 bool Model::fit_together(const ModelSizes& s) {
   const bool is_positive = std::min({s.num_threads, s.layers, s.unpadded_hidden, s.intermediate, s.vocab, s.heads,
                                      s.kv_heads, s.unpadded_head_dim, s.context}) > 0;
-  const bool has_terms = s.activation_terms == 1 || s.activation_terms == 2;
+  const ActivationTerms& t = s.terms;
+  const auto is_one_or_two = [](int32_t terms) { return terms == 1 || terms == 2; };
+  const bool has_terms = is_one_or_two(t.qkv) && is_one_or_two(t.output) && is_one_or_two(t.gate_and_up) &&
+                         is_one_or_two(t.down) && is_one_or_two(t.head);
   return is_positive && has_terms && s.num_blocks > 1 && s.hidden % kBlock == 0 && s.intermediate % kBlock == 0 &&
          s.head_dim % kBlock == 0 && s.unpadded_hidden <= s.hidden && s.unpadded_head_dim <= s.head_dim &&
          s.heads % s.kv_heads == 0;
