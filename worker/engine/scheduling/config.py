@@ -23,7 +23,7 @@ class SchedulerConfig:
     max_step_tokens: int = 256
     policy: str = "priority"
     prefix_cache: str = "tenant"
-    itl_target_ms: float = 50.0
+    itl_target_ms: float = 25.0
     max_drafts: int = 0
 
     def build(
