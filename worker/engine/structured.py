@@ -92,7 +92,7 @@ class Automata:
 
 def _vocabulary_of(tokenizer: Tokenizer, card: ModelCard) -> LLTokenizer:
     pieces = [tokenizer.token_bytes(token_id) for token_id in range(card.vocab_size)]
-    return tokenizer_of(pieces, tokenizer.special_ids, card.stop_token_ids)
+    return tokenizer_of(pieces, tokenizer.special_ids, card.stop_token_ids, tokenizer.encode)
 
 
 class _TokenAutomaton:

@@ -110,3 +110,14 @@ def test_token_bytes_are_what_a_text_is_made_of() -> None:
     assert b"".join(tokenizer.token_bytes(token_id) for token_id in tokenizer.encode(text)).decode() == text
     assert all(tokenizer.token_bytes(token_id).startswith(b"<|") for token_id in tokenizer.special_ids)
     assert tokenizer.token_bytes(10**6) == b""
+
+
+def test_text_without_a_choice_is_written_in_the_models_own_tokens() -> None:
+    """Not in single letters, which no model expects; and never as a special token that it names."""
+    tokenizer = Tokenizer.from_blob(blob_of(byte_level()))
+    pieces = [tokenizer.token_bytes(token_id) for token_id in range(tokenizer.token_count)]
+    vocabulary = tokenizer_of(pieces, tokenizer.special_ids, tokenizer.special_ids[:1], tokenizer.encode)
+    for text, ids in ((" the", tokenizer.encode(" the")), ("<|end|>", tokenizer.encode("<"))):
+        matcher = matcher_of(Constraint(ConstraintKind.CHOICE, json.dumps([text])), vocabulary)
+        allowed = matcher.compute_bitmask()
+        assert [token_id for token_id in range(len(pieces)) if allowed[token_id // 8] >> token_id % 8 & 1] == ids
