@@ -20,6 +20,7 @@ from llguidance.gbnf_to_lark import any_to_lark, is_lark_syntax
 
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.schemas import Constraint, ConstraintKind
+from shared.text.json_schema import closed
 
 MAX_CONSTRAINT_CHARS = 65_536
 # Reading GBNF takes time by the square of its length.
@@ -120,16 +121,17 @@ def lark_of(grammar: str, param: str) -> str:
 
 
 def json_rule(schema: dict[str, Any], *, is_lenient: bool = False) -> str:
-    """JSON of `schema` as the body of a rule in Lark's notation. Lenient: what cannot be held is passed over."""
+    """JSON of the schema, closed, as the body of a Lark rule. Lenient: what cannot be held is passed over."""
     options = _JSON_OPTIONS | {"lenient": is_lenient, "coerce_one_of": is_lenient}
-    return f"%json {json.dumps(schema | {'x-guidance': options})}"
+    return f"%json {json.dumps(closed(schema) | {'x-guidance': options})}"
 
 
 def _grammar_of(constraint: Constraint) -> str:
     match constraint.kind:
         case ConstraintKind.JSON_SCHEMA:
             options: Any = _JSON_OPTIONS
-            return LLMatcher.grammar_from_json_schema(constraint.text, overrides=options)
+            schema = json.dumps(closed(json.loads(constraint.text)))
+            return LLMatcher.grammar_from_json_schema(schema, overrides=options)
         case ConstraintKind.REGEX:
             return LLMatcher.grammar_from_regex(constraint.text)
         case ConstraintKind.CHOICE:

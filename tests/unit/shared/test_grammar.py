@@ -38,7 +38,7 @@ def is_taken(constraint: Constraint, text: str) -> bool:
         ({"type": "string", "format": "date"}, '"2024-01-31"', '"2024-13-01"'),
         ({"type": "array", "items": {"type": "integer"}, "minItems": 2}, "[1,2]", "[1]"),
         ({"type": "array", "prefixItems": [{"type": "integer"}], "items": False}, "[1]", "[1,2]"),
-        ({"properties": {"a": {"type": "integer"}}, "required": ["a"], "type": "object"}, '{"a":1,"z":"q"}', '{"z":1}'),
+        ({"properties": {"a": {"type": "integer"}}, "required": ["a"], "type": "object"}, '{"a":1}', '{"z":1}'),
         ({"additionalProperties": {"type": "integer"}, "minProperties": 1, "type": "object"}, '{"x":1}', "{}"),
         ({"patternProperties": {"^x_": {"type": "integer"}}, "additionalProperties": False}, '{"x_a":1}', '{"y":1}'),
         ({"allOf": [{"required": ["a"], "type": "object"}, {"required": ["b"]}]}, '{"a":1,"b":2}', '{"a":1}'),
@@ -49,6 +49,46 @@ def is_taken(constraint: Constraint, text: str) -> bool:
 )
 def test_a_keyword_that_is_accepted_is_enforced(value: Any, fitting: str, other: str) -> None:
     assert is_taken(schema(value), fitting) and not is_taken(schema(value), other)
+
+
+OPEN = {"type": "object", "properties": {"a": {"type": "integer"}}}
+OTHERS = {"type": "object", "properties": {"b": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        OPEN,
+        {"$ref": "#/$defs/o", "$defs": {"o": OPEN}},
+        {"anyOf": [OPEN, {"type": "null"}]},
+        {"allOf": [OPEN]},
+        {"type": "object", "properties": {}},
+    ],
+    ids=str,
+)
+def test_an_object_has_the_properties_it_lists_and_no_others(value: Any) -> None:
+    assert not is_taken(schema(value), '{"z":1}') and is_taken(schema(value), "{}")
+
+
+@pytest.mark.parametrize(
+    ("value", "fitting"),
+    [
+        (OPEN | {"additionalProperties": True}, '{"z":1}'),
+        (OPEN | {"required": ["z"]}, '{"z":1}'),
+        ({"type": "object"}, '{"z":1}'),
+        ({"allOf": [OPEN, OTHERS]}, '{"a":1,"b":1}'),
+        ({"const": OPEN}, json.dumps(OPEN, separators=(",", ":"))),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_an_object_that_needs_other_properties_may_have_them(value: Any, fitting: str) -> None:
+    assert is_taken(schema(value), fitting)
+
+
+@pytest.mark.parametrize("value", [{"properties": {}, "required": True}, {"allOf": 1}, {"properties": 1}])
+def test_what_is_no_schema_is_the_clients_mistake(value: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        check_constraint(schema({"type": "object"} | value), "f")
 
 
 @pytest.mark.parametrize(
