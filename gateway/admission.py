@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import random
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from shared.errors import DeadlineUnreachable, HeadraceError, IdempotencyConflict, Overloaded, Unavailable
-from shared.request_queue import Admitted
+from shared.request_queue import Admitted, Bounds
 from shared.schemas import Request
 
 _WORDS = {
@@ -23,6 +23,7 @@ _WORDS = {
     "tokens_full": ("prompt tokens", "the queue of this model"),
     "bytes_full": ("bytes", "the queue of this model"),
     "tenant_full": ("requests", "your share of the queue"),
+    "class_full": ("requests", "the share of the queue that batches have"),
 }
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 30.0
 
@@ -55,6 +56,20 @@ def mark_of(request: Request, key_hash: str) -> str:
         mark.update(msgspec.json.encode(msgspec.structs.replace(request.params, seed=0)))
         mark.update(array("I", request.prompt_ids).tobytes())
     return mark.hexdigest()
+
+
+def within_share(bounds: Bounds, share: float, tokens: int, num_bytes: int) -> Bounds:
+    """The bounds for a class that may have a share of the room. One request alone fits where it would without."""
+    return replace(
+        bounds,
+        class_max_waiting=max(1, int(share * bounds.max_waiting)),
+        max_waiting_tokens=_part(bounds.max_waiting_tokens, share, tokens),
+        max_waiting_bytes=_part(bounds.max_waiting_bytes, share, num_bytes),
+    )
+
+
+def _part(bound: int, share: float, alone: int) -> int:
+    return min(bound, max(int(share * bound), alone))
 
 
 def retry_after_s(excess: float, per_s: float, jitter: float | None = None) -> float:

@@ -20,6 +20,8 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from gateway.auth import Authenticator
+from gateway.batches.means import Around
+from gateway.batches.office import build_office
 from gateway.catalogue import Catalogue
 from gateway.dependencies import Services, TextPool
 from gateway.fanout import Fanout
@@ -29,7 +31,7 @@ from gateway.http.middleware import install_middleware
 from gateway.http.server import ReceiveLimits, protocol_within
 from gateway.metering import MeteredDispatcher
 from gateway.reference.document import install_document
-from gateway.routes import health, openai, operator, requests
+from gateway.routes import batches, files, health, openai, operator, requests
 from gateway.store.database import Database
 from gateway.store.retention import Retention
 from gateway.upkeep import Upkeep
@@ -42,6 +44,8 @@ from shared.operations.access import Operators
 from shared.redis_client import Scripts, connect
 
 KEEPALIVE_S = 75
+# Of an upload, around its file.
+FORM_BYTES = 65_536
 
 
 def create_app(settings: GatewaySettings) -> ASGIApp:
@@ -54,10 +58,13 @@ def create_app(settings: GatewaySettings) -> ASGIApp:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.settings = settings
-    install_middleware(app, settings.max_body_bytes, settings.cors_origins)
+    uploads = {"/v1/files": settings.max_file_bytes + FORM_BYTES}
+    install_middleware(app, settings.max_body_bytes, settings.cors_origins, longer=uploads)
     install_error_handlers(app)
     app.include_router(openai.router)
     app.include_router(requests.router)
+    app.include_router(files.router)
+    app.include_router(batches.router)
     app.include_router(health.router)
     app.include_router(operator.router)
     install_document(app)
@@ -79,9 +86,12 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     text_pool = TextPool(settings.text_threads)
     database = Database(settings.store)
     retention = Retention(database, settings.store_purge_s)
+    around = Around(app, authenticator.tenant_by_digest, catalogue.find, dispatcher.cancel, dispatcher.cancel_run)
+    office = build_office(settings, gateway, database, metrics, around)
     app.state.services = Services(
-        settings, authenticator, catalogue, dispatcher, upkeep, text_pool, metrics.registry, database
-    )
+        settings, authenticator, catalogue, dispatcher, upkeep, text_pool, metrics.registry, database, office.library,
+        office.desk,
+    )  # fmt: skip
     operators = app.state.operators = Operators(settings, authenticator.operator_of)
     await database.start()
     retention.start()
@@ -90,9 +100,11 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     await catalogue.start()
     fanout.start()
     dispatcher.start()
+    office.start()
     try:
         yield
     finally:
+        await office.stop()
         await dispatcher.stop()
         await fanout.stop()
         await catalogue.stop()

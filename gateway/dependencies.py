@@ -17,7 +17,10 @@ from fastapi import Depends
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request as HttpRequest
 
+from gateway.batches.desk import Desk
 from gateway.dispatch import Placed
+from gateway.files.library import Library
+from gateway.http.inside import inside_of
 from gateway.http.options import AdmissionOptions
 from gateway.lookup import Found, Place
 from gateway.store.database import Database
@@ -138,6 +141,8 @@ class Services:
     text_pool: TextPool
     metrics_registry: CollectorRegistry
     database: Database
+    library: Library
+    batches: Desk
 
 
 def _services(http: HttpRequest) -> Services:
@@ -149,6 +154,9 @@ ServicesDep = Annotated[Services, Depends(_services)]
 
 async def _tenant(http: HttpRequest, services: ServicesDep) -> Tenant:
     """Asked before a route runs, so before a body is read."""
+    inside = inside_of(http.scope)
+    if inside is not None:
+        return inside.tenant
     return services.authenticator.tenant(http.headers.get("authorization", ""))
 
 

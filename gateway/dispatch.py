@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from redis.exceptions import OutOfMemoryError, RedisError
 
-from gateway.admission import mark_of, max_ahead, refusal
+from gateway.admission import mark_of, max_ahead, refusal, within_share
 from gateway.attendance import Attendance
 from gateway.catalogue import Catalogue
 from gateway.fanout import Fanout
@@ -83,8 +83,7 @@ class Dispatcher:
             ticket = claimed
         subscription = Subscription(request.model, ticket, encode_request(request))
         self._fanout.add(subscription)
-        bounds = replace(self._bounds, tenant_max_waiting=options.tenant.max_waiting)
-        admission = self._attendance.spawn(self._admit(subscription, bounds))
+        admission = self._attendance.spawn(self._admit(subscription, self._bounds_for(subscription, options)))
         try:
             admitted = await asyncio.shield(admission)
         except BaseException:
@@ -99,7 +98,7 @@ class Dispatcher:
             self._fanout.remove(request.request_id)
             raise error
         self._attendance.begin(subscription)
-        return await self._placed(subscription, admitted)
+        return await self._placed(subscription, admitted, is_kept_elsewhere=options.is_kept_elsewhere)
 
     async def join(self, request_id: str, tenant: str) -> Placed:
         """Another client follows a request, from its beginning. Raises RequestNotFound, Unavailable."""
@@ -150,6 +149,12 @@ class Dispatcher:
         except AWAY as error:
             raise Unavailable(f"the queue is not reachable: {error}") from error
 
+    async def cancel_run(self, tenant: str, key_hash: str, digest: str) -> None:
+        """End the run that an idempotency key has, if one goes on. Raises IdempotencyConflict, Unavailable."""
+        found = await self._lookup.run_elsewhere(tenant, key_hash, digest, "")
+        if found is not None and not found.record.is_done:
+            await self.cancel(found.record.request_id, tenant)
+
     async def stop(self) -> None:
         """Waits for what runs in the background. What outlives its clients goes on without this witness."""
         await self._attendance.stop()
@@ -174,14 +179,21 @@ class Dispatcher:
             view=options.view,
             class_weight=self._class_weights[request.service_class],
             max_ahead=max_ahead(deadlines, drain_per_s),
-            mark=mark_of(request, options.key_hash),
+            # The lines of a batch come back all the time: no place is kept for one.
+            mark="" if request.service_class is ServiceClass.BATCH else mark_of(request, options.key_hash),
             drain_per_s=drain_per_s,
         )
 
-    async def _placed(self, s: Subscription, admitted: Admitted) -> Placed:
+    def _bounds_for(self, s: Subscription, options: AdmissionOptions) -> Bounds:
+        bounds = replace(self._bounds, tenant_max_waiting=options.tenant.max_waiting)
+        if s.ticket.service_class != ServiceClass.BATCH:
+            return bounds
+        return within_share(bounds, self._settings.batch_queue_share, s.ticket.prompt_tokens, len(s.body))
+
+    async def _placed(self, s: Subscription, admitted: Admitted, *, is_kept_elsewhere: bool) -> Placed:
         """A detached request is accepted only when it is safe without a witness, where the server can do that."""
         durability: Durability | None = None
-        if s.ticket.is_detached:
+        if s.ticket.is_detached and not is_kept_elsewhere:
             try:
                 timeout_ms = round(self._settings.redis_timeout_s * 800)
                 durability = await make_durable(self._scripts.client, s.model, timeout_ms)

@@ -102,6 +102,11 @@ class GatewaySettings(RedisSettings):
     store_url: SecretStr | None = None
     store_ttl_s: int = Field(default=30 * 24 * 3600, ge=1)
     store_purge_s: float = Field(default=300.0, gt=0)
+    file_store_url: str = ""
+    max_file_bytes: int = Field(default=209_715_200, ge=1000)
+    batch_queue_share: float = Field(default=0.5, gt=0, le=1)
+    batch_max_in_flight: int = Field(default=512, ge=1, le=10_000)
+    batch_lease_s: float = Field(default=10.0, ge=0.2, le=600)
     drain_timeout_s: float = Field(default=30.0, ge=0)
 
     @field_validator("cors_origins")

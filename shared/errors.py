@@ -13,6 +13,8 @@
     ├── ModelNotFound           model_not_found
     ├── RequestNotFound         request_not_found
     ├── WorkerNotFound          worker_not_found
+    ├── FileNotFound            file_not_found
+    ├── BatchNotFound           batch_not_found
     ├── IdempotencyConflict     idempotency_key_reused         the key belongs to a request with another body
     ├── Overloaded              rate_limit_exceeded            a bound of the queue is reached; try again later
     │   ├── RateLimited             rate_limit_exceeded            a limit of the tenant is reached
@@ -89,6 +91,14 @@ class RequestNotFound(HeadraceError):
 
 class WorkerNotFound(HeadraceError):
     code = "worker_not_found"
+
+
+class FileNotFound(HeadraceError):
+    code = "file_not_found"
+
+
+class BatchNotFound(HeadraceError):
+    code = "batch_not_found"
 
 
 class IdempotencyConflict(HeadraceError):

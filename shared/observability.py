@@ -88,6 +88,10 @@ class GatewayMetrics:
         self.queue_in_flight = make.gauge("queue_in_flight", "Requests running", "model")
         self.model_paused = make.gauge("model_paused", "1 when an operator has paused a revision of it", "model")
         self.workers = make.gauge("workers", "Workers whose lease has not run out", "model")
+        self.batches_running = make.gauge("batches_running", "Batches this gateway computes")
+        self.batch_lines = make.counter("batch_lines_total", "Lines of batches answered, by outcome", "outcome")
+        self.batch_lines_in_flight = make.gauge("batch_lines_in_flight", "Lines of batches on their way here")
+        self.batch_refusals = make.counter("batch_refusals_total", "Times a line was to come later, by code", "code")
 
 
 class WorkerMetrics:

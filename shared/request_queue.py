@@ -19,12 +19,13 @@ _PAGE = 40
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much may wait, for one model; 0 is no bound."""
+    """How much may wait, for one model; 0 is no bound. `class_max_waiting`: requests of the class of this one."""
 
     max_waiting: int
     max_waiting_tokens: int
     max_waiting_bytes: int
     tenant_max_waiting: int = 0
+    class_max_waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """`decision`: accepted, duplicate, same, conflict, unclaimed, full, tokens_full, bytes_full, tenant_full or
-    too_late.
+    """`decision`: accepted, duplicate, same, conflict, unclaimed, full, tokens_full, bytes_full, tenant_full,
+    class_full or too_late.
 
     `detail`: the figures; of `accepted` how many waited, and how many of them are expected to go first; of `same`
     and `conflict` the id of the request that has the key; of `full` also the places kept for others, and how long (ms)
@@ -143,7 +144,7 @@ class RequestQueue:
             ticket.idempotency_key, ticket.body_digest, bounds.max_waiting, bounds.max_waiting_tokens,
             bounds.max_waiting_bytes, bounds.tenant_max_waiting, self.retention_s, ticket.tenant_weight,
             ticket.view, ticket.class_weight, ticket.max_ahead, ticket.mark, ticket.drain_per_s,
-            ticket.claimed_until_ms,
+            ticket.claimed_until_ms, bounds.class_max_waiting,
         )  # fmt: skip
         return Admitted(_text(reply[0]), tuple(_text(part) for part in reply[1:]))
 

@@ -20,8 +20,10 @@ from starlette.responses import Response
 from gateway.openai.protocol import invalid_request
 from shared.errors import (
     AuthenticationFailed,
+    BatchNotFound,
     BodyTooLarge,
     DeadlineExceeded,
+    FileNotFound,
     HeadersTooLarge,
     HeadraceError,
     IdempotencyConflict,
@@ -52,6 +54,8 @@ TABLE: dict[type[HeadraceError], tuple[int, str]] = {
     ModelNotFound: (404, "invalid_request_error"),
     RequestNotFound: (404, "invalid_request_error"),
     WorkerNotFound: (404, "invalid_request_error"),
+    FileNotFound: (404, "invalid_request_error"),
+    BatchNotFound: (404, "invalid_request_error"),
     IdempotencyConflict: (409, "invalid_request_error"),
     Overloaded: (429, "rate_limit_error"),
     Unavailable: (503, "server_error"),

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import re
 import time
+from collections.abc import Mapping
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
@@ -36,9 +37,12 @@ _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _PROBES = ("/health/", "/metrics")
 
 
-def install_middleware(app: FastAPI, max_body_bytes: int, cors_origins: str = "") -> None:
+def install_middleware(
+    app: FastAPI, max_body_bytes: int, cors_origins: str = "", *, longer: Mapping[str, int] | None = None
+) -> None:
+    """`longer`: the limits of paths that have one of their own."""
     app.router.redirect_slashes = False  # a redirect behind a TLS proxy loses scheme and authorization
-    app.add_middleware(BodyLimit, max_body_bytes=max_body_bytes)
+    app.add_middleware(BodyLimit, max_body_bytes=max_body_bytes, longer=longer or {})
     origins = origins_of(cors_origins)
     if origins:
         app.add_middleware(Preflight)
@@ -121,17 +125,19 @@ def _client_id(headers: Headers) -> str | None:
 class BodyLimit:
     """Reads no more than the limit: an announced excess is refused unread, a hidden one when it is reached."""
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int, longer: Mapping[str, int]) -> None:
         self.app = app
         self.max_body_bytes = max_body_bytes
+        self.longer = longer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
+        limit = self.longer.get(scope["path"], self.max_body_bytes)
         headers = Headers(scope=scope)
         length = headers.get("content-length", "")
-        if length.isascii() and length.isdigit() and int(length) > self.max_body_bytes:
-            refusal = error_response(self._refusal())
+        if length.isascii() and length.isdigit() and int(length) > limit:
+            refusal = error_response(_too_large(limit))
             if "expect" in headers:  # it may now send the body or not, so what comes next could be either
                 refusal.headers["connection"] = "close"
             return await refusal(scope, receive, send)
@@ -141,11 +147,12 @@ class BodyLimit:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self.max_body_bytes:
-                raise self._refusal()
+            if received > limit:
+                raise _too_large(limit)
             return message
 
         await self.app(scope, receive_limited, send)
 
-    def _refusal(self) -> BodyTooLarge:
-        return BodyTooLarge(f"the body is larger than {self.max_body_bytes} bytes")
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body is larger than {limit} bytes")

@@ -31,11 +31,13 @@ class AdmissionOptions:
     """Relative to now: `start_deadline_ms` is for the first token, `deadline_ms` for the end, 0 meaning none.
 
     `key_hash` and `body_digest` name an idempotent request, `view` how its client sees it (gateway/openai/view.py).
+    `is_kept_elsewhere`: who asks keeps the request durably, and asks again if it is lost.
     """
 
     start_deadline_ms: int
     deadline_ms: int = 0
     detached: bool = False
+    is_kept_elsewhere: bool = False
     traceparent: str = ""
     key_hash: str = ""
     body_digest: str = ""

@@ -103,6 +103,66 @@ class RequestStanding(CancelledRequest):
     error: Any
 
 
+class File(BaseModel):
+    id: str
+    object: Literal["file"]
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    status: Literal["processed"]
+
+
+class DeletedFile(BaseModel):
+    id: str
+    object: Literal["file"]
+    deleted: bool
+
+
+class BatchRequestCounts(BaseModel):
+    total: int
+    completed: int
+    failed: int
+
+
+class Batch(BaseModel):
+    id: str
+    object: Literal["batch"]
+    endpoint: str
+    errors: dict[str, Any] | None
+    input_file_id: str
+    completion_window: Literal["24h"]
+    status: str
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: BatchRequestCounts
+    metadata: dict[str, str] | None
+
+
+class _Page(BaseModel):
+    object: Literal["list"]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class FilePage(_Page):
+    data: list[File]
+
+
+class BatchPage(_Page):
+    data: list[Batch]
+
+
 class Liveness(BaseModel):
     status: Literal["ok"]
 
@@ -131,10 +191,11 @@ class Error(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`is_streamed`: also, or only (`model` None), as server-sent events."""
+    """`is_streamed`: also, or only (`model` None), as server-sent events. `is_bytes`: a file's own."""
 
     model: type[BaseModel] | None
     is_streamed: bool = False
+    is_bytes: bool = False
     unready: type[BaseModel] | None = None
 
 
@@ -146,6 +207,15 @@ ANSWERS: dict[tuple[str, str], Answer] = {
     ("get", "/v1/requests/{request_id}"): Answer(RequestStanding),
     ("post", "/v1/requests/{request_id}/cancel"): Answer(CancelledRequest),
     ("get", "/v1/requests/{request_id}/events"): Answer(None, is_streamed=True),
+    ("post", "/v1/files"): Answer(File),
+    ("get", "/v1/files"): Answer(FilePage),
+    ("get", "/v1/files/{file_id}"): Answer(File),
+    ("delete", "/v1/files/{file_id}"): Answer(DeletedFile),
+    ("get", "/v1/files/{file_id}/content"): Answer(None, is_bytes=True),
+    ("post", "/v1/batches"): Answer(Batch),
+    ("get", "/v1/batches"): Answer(BatchPage),
+    ("get", "/v1/batches/{batch_id}"): Answer(Batch),
+    ("post", "/v1/batches/{batch_id}/cancel"): Answer(Batch),
     ("get", "/health/live"): Answer(Liveness),
     ("get", "/health/ready"): Answer(Readiness, unready=Readiness),
 }

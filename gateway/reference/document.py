@@ -94,6 +94,8 @@ def _content(answer: Answer) -> _Node:
         content["application/json"] = {"schema": {"$ref": _REF.format(model=answer.model.__name__)}}
     if answer.is_streamed:
         content["text/event-stream"] = {"schema": {"type": "string"}}
+    if answer.is_bytes:
+        content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
     return content
 
 

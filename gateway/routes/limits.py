@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 from starlette.requests import Request as HttpRequest
 
 from gateway.dependencies import Services
 from gateway.dispatch import Placed
+from gateway.http.inside import Inside, inside_of
 from gateway.http.options import AdmissionOptions
 from gateway.quota import ratelimit_headers, refusal_of, tokens_of
 from shared.access.entries import Tenant
@@ -29,7 +33,29 @@ def require_class(tenant: Tenant, service_class: ServiceClass) -> None:
 
 
 async def submit(http: HttpRequest, services: Services, request: Request, options: AdmissionOptions) -> Placed:
-    """As the dispatcher's; with the rate limits' headers on the reply. Raises RateLimited, Overloaded, Unavailable."""
+    """As the dispatcher's; with the rate limits' headers on the reply. Raises RateLimited, Overloaded, Unavailable.
+
+    A request of our own making (http/inside.py) has its class, key and deadline from there.
+    """
+    inside = inside_of(http.scope)
+    if inside is None:
+        return await _submit(http, services, request, options)
+    request = msgspec.structs.replace(request, service_class=inside.service_class)
+    placed = await _submit(http, services, request, _options_of(inside, options))
+    inside.request_id = placed.request_id
+    inside.placed.set()
+    return placed
+
+
+def _options_of(inside: Inside, options: AdmissionOptions) -> AdmissionOptions:
+    deadlines = [deadline for deadline in (inside.deadline_ms, options.deadline_ms) if deadline]
+    return replace(
+        options, start_deadline_ms=0, deadline_ms=min(deadlines), detached=True, is_kept_elsewhere=True,
+        key_hash=inside.key_hash, body_digest=inside.body_digest,
+    )  # fmt: skip
+
+
+async def _submit(http: HttpRequest, services: Services, request: Request, options: AdmissionOptions) -> Placed:
     tenant = options.tenant
     standing = await services.dispatcher.reserve(tenant, request)
     if standing is None:

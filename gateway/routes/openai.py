@@ -49,7 +49,7 @@ router = APIRouter(tags=["openai"])
     openapi_extra=body_schema(ChatCompletionRequest, **documented(UNSUPPORTED_IN_CHAT)),
 )
 async def chat_completions(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
-    raw = await _json_bytes(http)
+    raw = await json_bytes(http)
     body = parse_chat(raw, is_strict=is_strict(http.headers, default=services.settings.strict_fields))
     return await _generate(http, services, tenant, body, partial(chat_request, body), "chat")
 
@@ -60,7 +60,7 @@ async def chat_completions(http: HttpRequest, services: ServicesDep, tenant: Ten
     openapi_extra=body_schema(CompletionRequest, **documented(UNSUPPORTED_IN_COMPLETIONS)),
 )
 async def completions(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
-    raw = await _json_bytes(http)
+    raw = await json_bytes(http)
     body = parse_completion(raw, is_strict=is_strict(http.headers, default=services.settings.strict_fields))
     return await _generate(http, services, tenant, body, partial(completion_request, body), "completion")
 
@@ -78,7 +78,7 @@ async def get_model(name: str, services: ServicesDep, tenant: TenantDep) -> Resp
     return JSONResponse(_model(services.catalogue.find(name)))
 
 
-async def _json_bytes(http: HttpRequest) -> bytes:
+async def json_bytes(http: HttpRequest) -> bytes:
     """Only `application/json`: a web page can then not post here without asking the browser's leave first."""
     kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":

@@ -8,9 +8,11 @@
 --   22 tenant weight, 23 view (JSON: how its client sees it), 24 class weight ('0' = as it is),
 --   25 max_ahead: how many may be before it, so that its deadline can be met ('-1' = any number),
 --   26 mark: by what its client is known when it comes back ('' = by nothing), 27 drain rate (requests/s, 0 = unknown),
---   28 until when its key is this model's (ms of the server's clock; 0 = not claimed).
+--   28 until when its key is this model's (ms of the server's clock; 0 = not claimed),
+--   29 class_max_waiting: requests of its class that may wait (0 = none).
 -- Replies {'accepted', waiting before it, expected to be taken before it} | {'duplicate', state} | {'same', id}
---   | {'conflict', id} | {'unclaimed'} (too long on its way) | {'tenant_full' | 'tokens_full' | 'bytes_full' | 'too_late', now, limit}
+--   | {'conflict', id} | {'unclaimed'} (too long on its way) | {'class_full' | 'tenant_full' | 'tokens_full' | 'bytes_full' | 'too_late',
+--   now, limit}
 --   | {'full', now, limit, places of it kept for others, ms until there is room (-1 = unknown)}.
 -- `full` is a promise (promises.lua), written with the refusal and with nothing else; a repeat is told the rest of it.
 -- A key finds its request as long as there is a result to be had: a run that was cancelled, failed or expired, or
@@ -34,7 +36,7 @@ end
 if mode == 'new' and tonumber(ARGV[28]) > 0 and now > tonumber(ARGV[28]) then return {'unclaimed'} end
 
 local request = {prompt_tokens = tonumber(prompt_tokens), bytes = #body, tenant = tenant, class = class}
-local waiting = redis.call('HMGET', KEYS[1], 'waiting', 'waiting_tokens', 'waiting_bytes')
+local waiting = redis.call('HMGET', KEYS[1], 'waiting', 'waiting_tokens', 'waiting_bytes', 'waiting:' .. class)
 local mine = tonumber(redis.call('HGET', key('tenant', tenant), 'waiting:' .. class) or '0')
 local ahead = ahead_of(class, tenant, mine)
 if mode == 'new' then
@@ -49,6 +51,7 @@ if mode == 'new' then
     {'tokens_full', tonumber(waiting[2] or '0') + request.prompt_tokens, tonumber(ARGV[18])},
     {'bytes_full', tonumber(waiting[3] or '0') + #body, tonumber(ARGV[19])},
     {'tenant_full', mine + 1, tonumber(ARGV[20])},
+    {'class_full', tonumber(waiting[4] or '0') + 1, tonumber(ARGV[29])},
   }
   for _, bound in ipairs(bounds) do
     if bound[3] > 0 and bound[2] > bound[3] then return {bound[1], tostring(bound[2]), tostring(bound[3])} end

@@ -39,6 +39,7 @@ async def test_admission_repeated_after_a_lost_reply_admits_once(actors: Actors)
         (Bounds(0, 7, 0), "tokens_full", ("8", "7")),
         (Bounds(0, 0, 5), "bytes_full", ("8", "5")),
         (Bounds(0, 0, 0, 1), "tenant_full", ("2", "1")),
+        (Bounds(0, 0, 0, 0, 1), "class_full", ("2", "1")),
     ],
 )
 async def test_a_bound_refuses_with_its_figures(
@@ -48,6 +49,15 @@ async def test_a_bound_refuses_with_its_figures(
     refused = await actors.admit("r2", bounds=bounds)
     assert (refused.decision, refused.detail) == (decision, figures)
     assert await actors.state("r2") == "gone"
+
+
+async def test_a_class_is_bounded_by_itself_whoever_asks(actors: Actors) -> None:
+    bounds = Bounds(10, 0, 0, 0, 2)
+    for i, tenant in enumerate(("a", "b")):
+        await actors.admit(f"batch{i}", bounds=bounds, service_class="batch", tenant=tenant)
+    await actors.admit("other", bounds=Bounds(10, 0, 0), service_class="default")
+    assert (await actors.admit("more", bounds=bounds, service_class="batch", tenant="c")).decision == "class_full"
+    assert (await actors.admit("more", bounds=bounds, service_class="default")).decision == "accepted"
 
 
 async def test_take_gives_no_more_than_fits(actors: Actors) -> None:

@@ -14,18 +14,21 @@ import httpx
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter
 
+from gateway.batches.means import Around
+from gateway.batches.office import build_office
 from gateway.dependencies import Services, TextPool
 from gateway.dispatch import Placed
 from gateway.http.errors import install_error_handlers
 from gateway.http.middleware import install_middleware
 from gateway.http.options import AdmissionOptions
 from gateway.lookup import Found, Place
-from gateway.routes import health, openai
+from gateway.routes import batches, files, health, openai
 from gateway.store.database import Database
 from shared.access.entries import ANONYMOUS, Tenant
 from shared.access.limits import LimitStanding
 from shared.config import GatewaySettings
 from shared.errors import AuthenticationFailed, ModelNotFound, RequestNotFound
+from shared.observability import GatewayMetrics
 from shared.registry import RequestRecord
 from shared.schemas import ChoiceEndFrame, EndFrame, EventFrame, Frame, ModelCard, Outcome, Request, TokensFrame, Usage
 from shared.text.tokenizer import Tokenizer
@@ -165,6 +168,9 @@ class FakeReadiness:
         return self.answer
 
 
+async def _ignored(*_: str) -> None: ...
+
+
 def build_app(
     dispatcher: FakeDispatcher | None = None,
     settings: GatewaySettings = SETTINGS,
@@ -174,9 +180,14 @@ def build_app(
     install_error_handlers(app)
     install_middleware(app, settings.max_body_bytes, settings.cors_origins)
     app.include_router(openai.router)
+    app.include_router(files.router)
+    app.include_router(batches.router)
     app.include_router(health.router)
     registry = CollectorRegistry()
     Counter("headrace_sample_total", "A sample", registry=registry).inc()
+    database = Database(settings.store)
+    around = Around(app, lambda _: ANONYMOUS, FakeCatalogue().find, _ignored, _ignored)
+    office = build_office(settings, "g-fake", database, GatewayMetrics(CollectorRegistry()), around)
     app.state.services = Services(
         settings=settings,
         authenticator=FakeAuthenticator(asking),
@@ -185,7 +196,9 @@ def build_app(
         readiness=FakeReadiness(),
         text_pool=TextPool(1),
         metrics_registry=registry,
-        database=Database(settings.store),
+        database=database,
+        library=office.library,
+        batches=office.desk,
     )
     return app
 

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.admission import MAX_RETRY_S, DrainRate, eta_ms, mark_of, max_ahead, refusal, retry_after_s
+from gateway.admission import MAX_RETRY_S, DrainRate, eta_ms, mark_of, max_ahead, refusal, retry_after_s, within_share
 from shared.errors import DeadlineUnreachable, IdempotencyConflict, Overloaded
-from shared.request_queue import Admitted
+from shared.request_queue import Admitted, Bounds
 from shared.schemas import Request, SamplingParams
 
 
@@ -29,6 +29,13 @@ def test_how_long_a_place_takes() -> None:
 )
 def test_how_many_may_be_before_a_deadline(deadlines_ms: tuple[int, int], per_s: float, most: int) -> None:
     assert max_ahead(deadlines_ms, per_s) == most
+
+
+def test_a_share_of_the_room_is_a_part_of_each_bound_but_for_one_request_alone() -> None:
+    bounds = Bounds(100, 1000, 10_000, tenant_max_waiting=7)
+    assert within_share(bounds, 0.25, 10, 10) == Bounds(100, 250, 2500, 7, class_max_waiting=25)
+    assert within_share(bounds, 0.25, 900, 20_000) == Bounds(100, 900, 10_000, 7, class_max_waiting=25)
+    assert within_share(bounds, 0.001, 1, 10).class_max_waiting == 1
 
 
 def test_a_refusal_has_its_type_and_says_when_it_could_be_met() -> None:
