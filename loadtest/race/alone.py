@@ -55,8 +55,8 @@ def gaps_ms(times: dict[str, list[float]], ids: list[str], since: float, until: 
     ]
 
 
-def burst(engine: Engine, prompts: Prompts) -> tuple[float, float, float]:
-    """ITL p99 of the running in quiet and during the burst, ms, and the seconds until each of the burst had a token."""
+def burst(engine: Engine, prompts: Prompts) -> dict[str, float]:
+    """ITL of the running in quiet and during the burst, and the seconds until each of the burst had a token."""
     times: dict[str, list[float]] = defaultdict(list)
     running = [add(engine, prompt, 1200) for prompt in prompts.short(DECODES)]
     while not all(len(times[request_id]) > 20 for request_id in running):
@@ -70,8 +70,23 @@ def burst(engine: Engine, prompts: Prompts) -> tuple[float, float, float]:
         step(engine, times)
     until = time.perf_counter()
     engine.abort(running + arrived)
-    quiet = percentile(gaps_ms(times, running, quiet_from, burst_from), 0.99)
-    return quiet, percentile(gaps_ms(times, running, burst_from, until), 0.99), until - burst_from
+    quiet = gaps_ms(times, running, quiet_from, burst_from)
+    loud = gaps_ms(times, running, burst_from, until)
+    return {
+        "quiet_itl_p50_ms": percentile(quiet, 0.5),
+        "quiet_itl_p99_ms": percentile(quiet, 0.99),
+        "burst_itl_p50_ms": percentile(loud, 0.5),
+        "burst_itl_p99_ms": percentile(loud, 0.99),
+        "ratio": percentile(loud, 0.99) / percentile(quiet, 0.99),
+        "seconds": until - burst_from,
+    }
+
+
+def told(figures: dict[str, float]) -> str:
+    quiet, loud = (
+        f"{figures[f'{when}_itl_p50_ms']:.1f}/{figures[f'{when}_itl_p99_ms']:.1f}" for when in ("quiet", "burst")
+    )
+    return f"ITL p50/p99 {quiet} -> {loud} ms ({figures['ratio']:.1f}x), {figures['seconds']:.1f} s"
 
 
 def ttft_ms(engine: Engine, prompt: list[int]) -> float:
@@ -125,10 +140,10 @@ def main(model: str = "smollm2", threads: int = 2, rounds: int = 5) -> None:
     """Our engine alone: a burst beside running answers, a cached prefix, the cost of a step beside the model."""
     engine = build_engine(settings(model, threads))
     prompts = Prompts(Tokenizer.from_blob(engine.tokenizer_blob))
-    figures: dict[str, object] = {}
-    quiet, loud, seconds = burst(engine, prompts)
-    figures["burst"] = {"quiet_itl_p99_ms": quiet, "burst_itl_p99_ms": loud, "ratio": loud / quiet, "seconds": seconds}
-    typer.echo(f"burst, chunks by cost: ITL p99 {quiet:.1f} -> {loud:.1f} ms ({loud / quiet:.1f}x), {seconds:.1f} s")
+    rounds_of_bursts = [burst(engine, prompts) for _ in range(3)]
+    chunked = sorted(rounds_of_bursts, key=lambda made: made["ratio"])[1]
+    figures: dict[str, object] = {"burst": chunked, "burst_ratios": [made["ratio"] for made in rounds_of_bursts]}
+    typer.echo(f"burst, chunks by cost, median of 3: {told(chunked)}")
     cold, warm = prefix(engine, prompts, rounds)
     figures["prefix"] = {"cold_ttft_ms": cold, "warm_ttft_ms": warm, "share": warm / cold}
     typer.echo(f"prefix, 95% cached: TTFT {cold:.0f} -> {warm:.0f} ms ({warm / cold:.1%})")
@@ -137,8 +152,7 @@ def main(model: str = "smollm2", threads: int = 2, rounds: int = 5) -> None:
     typer.echo(f"outside the model at 64 running: {micros:.1f} us a sequence, {share:.1%} of the step")
     engine.close()
     whole = build_engine(settings(model, threads, itl_target_ms=0, max_step_tokens=BURST_TOKENS * BURST))
-    quiet, loud, seconds = burst(whole, prompts)
+    figures["unchunked"] = unchunked = burst(whole, prompts)
     whole.close()
-    figures["unchunked"] = {"quiet_itl_p99_ms": quiet, "burst_itl_p99_ms": loud, "seconds": seconds}
-    typer.echo(f"burst, chunking off:    ITL p99 {quiet:.1f} -> {loud:.1f} ms ({loud / quiet:.1f}x), {seconds:.1f} s")
+    typer.echo(f"burst, chunking off: {told(unchunked)}")
     typer.echo(f"written to {write_results('engine_alone', figures)}")
