@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import secrets
 import socket
@@ -46,6 +47,8 @@ from shared.redis_client import Scripts, connect
 KEEPALIVE_S = 75
 # Of an upload, around its file.
 FORM_BYTES = 65_536
+# Each token of a stream makes some objects that end with it; few hold one another.
+GC_ALLOCATIONS = 20_000
 
 
 def create_app(settings: GatewaySettings) -> ASGIApp:
@@ -126,6 +129,8 @@ def main() -> None:
     except ConfigurationError as error:
         print(f"headrace gateway: {error.message}", file=sys.stderr)
         sys.exit(2)
+    gc.freeze()  # what is imported stays, and need not be looked at again
+    gc.set_threshold(GC_ALLOCATIONS, 20, 20)
     configure_logging("gateway", f"{socket.gethostname()}-{os.getpid()}", settings.log_level)
     uvicorn.run(
         create_app(settings),

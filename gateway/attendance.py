@@ -110,8 +110,7 @@ class Attendance:
             elif s.error is not None:
                 raise s.error
             else:
-                s.changed.clear()
-                await s.changed.wait()
+                await s.changes.next()
 
     def leave(self, s: Subscription) -> None:
         """A client less. After the last: forget the request here and tell the queue, in the background and until it

@@ -145,7 +145,8 @@ class Services:
     batches: Desk
 
 
-def _services(http: HttpRequest) -> Services:
+async def _services(http: HttpRequest) -> Services:
+    """A coroutine, as FastAPI would run a function in a thread."""
     return cast("Services", http.app.state.services)
 
 

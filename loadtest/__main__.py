@@ -6,6 +6,7 @@ import typer
 
 from loadtest import cancel, failover, overhead, overload
 from loadtest.chaos import commands
+from loadtest.edge import streams
 from loadtest.fairness import run as fairness
 from loadtest.gpu import run as gpu
 from loadtest.protocol import run as protocol
@@ -26,6 +27,7 @@ app.command("overload")(overload.main)
 app.command("gpu")(gpu.main)
 app.command("cancel")(cancel.main)
 app.command("failover")(failover.main)
+app.command("streams")(streams.main)
 
 
 @app.callback()

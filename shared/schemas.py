@@ -261,7 +261,7 @@ def decode_frames(journal: bytes) -> list[Frame]:
     """Inverse of `encode_frames`. Raises ValueError when the last line is not whole."""
     if journal and not journal.endswith(b"\n"):
         raise ValueError("journal does not end with a whole frame")
-    return [_frame_decoder.decode(line) for line in journal.split(b"\n")[:-1]]
+    return _frame_decoder.decode_lines(journal)
 
 
 def prefixes_of(frames: Sequence[Frame], n: int) -> list[Prefix]:

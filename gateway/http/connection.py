@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _ABORT = "headrace.abort"
+_SEND = "headrace.send"
 
 
 class ClientLeft(Exception):
@@ -33,8 +34,14 @@ class Abortable:
         transport = getattr(getattr(send, "__self__", None), "transport", None)
         abort = getattr(transport, "abort", None)
         if scope["type"] == "http" and abort is not None:
-            scope.setdefault("extensions", {})[_ABORT] = abort
+            scope.setdefault("extensions", {}).update({_ABORT: abort, _SEND: send})
         await self.app(scope, receive, send)
+
+
+def body_send(scope: Scope, send: Send) -> Send:
+    """For the parts of a body once its response was begun by `send`: what stands around the app looks at none of them,
+    and a stream has very many."""
+    return cast("Send", scope.get("extensions", {}).get(_SEND, send))
 
 
 async def try_abort(scope: Scope) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.http.connection import disconnected, finish, quietly, try_abort
+from gateway.http.connection import body_send, disconnected, finish, quietly, try_abort
 
 KEEP_ALIVE = b": keep-alive\n\n"
 HEADERS = {
@@ -66,7 +66,7 @@ class EventStream(Response):
         self._comment = comment
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = _Writer(send)
+        writer = _Writer(send, body_send(scope, send))
         pump = asyncio.create_task(self._pump(writer))
         gone = asyncio.create_task(disconnected(receive))
         try:
@@ -113,30 +113,36 @@ class EventStream(Response):
 
 
 class _Writer:
-    """One write at a time. `age_s` is the time since the last one began: how long it is stuck, or how idle we are."""
+    """`age_s` is the time since the last write began: how long it is stuck, or how idle we are.
 
-    def __init__(self, send: Send) -> None:
-        self.is_writing = False
+    A frame and a comment may be written at once: the server takes each whole, so they never mix.
+    """
+
+    def __init__(self, send: Send, send_body: Send) -> None:
+        self._num_writing = 0
         self._send = send
-        self._turn = asyncio.Lock()
+        self._send_body = send_body
         self._now = asyncio.get_running_loop().time
         self._began = self._now()
+
+    @property
+    def is_writing(self) -> bool:
+        return self._num_writing > 0
 
     def age_s(self) -> float:
         return self._now() - self._began
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        await self._one({"type": "http.response.start", "status": status, "headers": headers})
+        await self._one(self._send, {"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes) -> None:
-        await self._one({"type": "http.response.body", "body": data, "more_body": True})
+        await self._one(self._send_body, {"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
-        await self._one({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._one(self._send, {"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _one(self, message: dict[str, object]) -> None:
-        async with self._turn:
-            self.is_writing = True
-            self._began = self._now()
-            await self._send(message)
-            self.is_writing = False
+    async def _one(self, send: Send, message: dict[str, object]) -> None:
+        self._num_writing += 1
+        self._began = self._now()
+        await send(message)
+        self._num_writing -= 1

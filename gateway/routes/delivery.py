@@ -91,8 +91,9 @@ async def _events(
             yield []
             yield list(opening)
             async for frames in journal:
-                events = (to_event(payload) for frame in frames for payload in chunks.convert(frame))
-                yield [data for data in events if data]
+                events = [to_event(payload) for frame in frames for payload in chunks.convert(frame)]
+                if events:
+                    yield [data for data in events if data]
                 if chunks.is_done:
                     break
             if chunks.failure is not None:

@@ -100,8 +100,7 @@ class Mode:
 async def ids_at_end(s: Subscription) -> list[int]:
     """Token ids that were delivered, once the end was."""
     while not s.is_done:
-        s.changed.clear()
-        await s.changed.wait()
+        await s.changes.next()
     assert s.error is None
     return [i for f in decode_frames(bytes(s.journal)) if isinstance(f, TokensFrame) for i in f.token_ids]
 
