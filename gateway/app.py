@@ -32,8 +32,12 @@ from gateway.http.middleware import install_middleware
 from gateway.http.server import ReceiveLimits, protocol_within
 from gateway.metering import MeteredDispatcher
 from gateway.reference.document import install_document
+from gateway.responses.desk import ResponseDesk
+from gateway.responses.finisher import Finisher
 from gateway.routes import batches, files, health, openai, operator, requests
+from gateway.routes.responses import creation, stored
 from gateway.store.database import Database
+from gateway.store.responses import ResponseRows
 from gateway.store.retention import Retention
 from gateway.upkeep import Upkeep
 from shared import faults
@@ -65,6 +69,8 @@ def create_app(settings: GatewaySettings) -> ASGIApp:
     install_middleware(app, settings.max_body_bytes, settings.cors_origins, longer=uploads)
     install_error_handlers(app)
     app.include_router(openai.router)
+    app.include_router(creation.router)
+    app.include_router(stored.router)
     app.include_router(requests.router)
     app.include_router(files.router)
     app.include_router(batches.router)
@@ -89,11 +95,14 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     text_pool = TextPool(settings.text_threads)
     database = Database(settings.store)
     retention = Retention(database, settings.store_purge_s)
+    rows = ResponseRows(database, settings.store_ttl_s)
+    desk = ResponseDesk(rows, dispatcher, settings.orphan_grace_ms)
+    finisher = Finisher(rows, desk, dispatcher, settings.orphan_grace_ms)
     around = Around(app, authenticator.tenant_by_digest, catalogue.find, dispatcher.cancel, dispatcher.cancel_run)
     office = build_office(settings, gateway, database, metrics, around)
     app.state.services = Services(
-        settings, authenticator, catalogue, dispatcher, upkeep, text_pool, metrics.registry, database, office.library,
-        office.desk,
+        settings, authenticator, catalogue, dispatcher, upkeep, text_pool, metrics.registry, database, desk,
+        office.library, office.desk,
     )  # fmt: skip
     operators = app.state.operators = Operators(settings, authenticator.operator_of)
     await database.start()
@@ -103,11 +112,14 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     await catalogue.start()
     fanout.start()
     dispatcher.start()
+    finisher.start()
     office.start()
     try:
         yield
     finally:
         await office.stop()
+        await finisher.stop()
+        await desk.stop()
         await dispatcher.stop()
         await fanout.stop()
         await catalogue.stop()

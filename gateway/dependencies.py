@@ -23,6 +23,7 @@ from gateway.files.library import Library
 from gateway.http.inside import inside_of
 from gateway.http.options import AdmissionOptions
 from gateway.lookup import Found, Place
+from gateway.responses.desk import ResponseDesk
 from gateway.store.database import Database
 from shared.access.entries import Tenant
 from shared.access.limits import LimitStanding
@@ -141,6 +142,7 @@ class Services:
     text_pool: TextPool
     metrics_registry: CollectorRegistry
     database: Database
+    responses: ResponseDesk
     library: Library
     batches: Desk
 

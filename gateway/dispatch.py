@@ -132,6 +132,10 @@ class Dispatcher:
         """What happened to a request so far. Raises Unavailable."""
         return await self._lookup.events(found)
 
+    async def journal(self, placed: Placed) -> list[Frame]:
+        """All of it so far; nothing when it is not known any more. Raises Unavailable."""
+        return await self._lookup.journal(placed.model, placed.request_id)
+
     async def place(self, found: Found) -> Place | None:
         """Where a request waits now; None when it does not."""
         return await self._lookup.place(found.model, found.record.request_id)

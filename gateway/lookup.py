@@ -23,7 +23,7 @@ from shared.errors import IdempotencyConflict, RequestNotFound, Unavailable
 from shared.redis_client import AWAY, Scripts
 from shared.registry import RequestRecord, read_record
 from shared.request_queue import RequestQueue, Ticket
-from shared.schemas import EventFrame, State, decode_frames
+from shared.schemas import EventFrame, Frame, State, decode_frames
 
 # A run that ended so has no result to be had: its key is free for another.
 RUN_ANEW = (State.CANCELLED, State.FAILED, State.EXPIRED)
@@ -121,9 +121,12 @@ class Lookup:
 
     async def events(self, found: Found) -> list[EventFrame]:
         """What happened to a request so far, from its journal."""
-        model, request_id = found.model, found.record.request_id
-        journal = await _answered(self._scripts.client.get(keys.journal(model, request_id)))
-        return [frame for frame in decode_frames(journal or b"") if isinstance(frame, EventFrame)]
+        frames = await self.journal(found.model, found.record.request_id)
+        return [frame for frame in frames if isinstance(frame, EventFrame)]
+
+    async def journal(self, model: str, request_id: str) -> list[Frame]:
+        """All of a request so far; nothing when it is not known (any more). Raises Unavailable."""
+        return decode_frames(await _answered(self._scripts.client.get(keys.journal(model, request_id))) or b"")
 
     async def place(self, model: str, request_id: str) -> Place | None:
         """None when it does not wait, or cannot be asked now."""

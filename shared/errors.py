@@ -12,6 +12,7 @@
     ├── PermissionDenied        permission_denied              a good key that may not do this
     ├── ModelNotFound           model_not_found
     ├── RequestNotFound         request_not_found
+    │   └── ResponseNotFound        response_not_found
     ├── WorkerNotFound          worker_not_found
     ├── FileNotFound            file_not_found
     ├── BatchNotFound           batch_not_found
@@ -87,6 +88,10 @@ class ModelNotFound(HeadraceError):
 
 class RequestNotFound(HeadraceError):
     code = "request_not_found"
+
+
+class ResponseNotFound(RequestNotFound):
+    code = "response_not_found"
 
 
 class WorkerNotFound(HeadraceError):

@@ -83,6 +83,55 @@ class ModelList(BaseModel):
     data: list[Model]
 
 
+class Response(BaseModel):
+    """`output`: messages, calls of functions and reasoning, as items."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    model: str
+    output: list[dict[str, Any]]
+    usage: dict[str, Any] | None
+    error: dict[str, str] | None
+    incomplete_details: dict[str, str] | None
+    background: bool
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    reasoning: dict[str, Any]
+    service_tier: str
+    store: bool
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_p: float
+    truncation: Literal["disabled"]
+
+
+class DeletedResponse(BaseModel):
+    id: str
+    object: Literal["response"]
+    deleted: bool
+
+
+class ItemList(BaseModel):
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class InputTokens(BaseModel):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class CancelledRequest(BaseModel):
     id: str
     object: Literal["request"]
@@ -202,6 +251,12 @@ class Answer:
 ANSWERS: dict[tuple[str, str], Answer] = {
     ("post", "/v1/chat/completions"): Answer(ChatCompletion, is_streamed=True),
     ("post", "/v1/completions"): Answer(Completion, is_streamed=True),
+    ("post", "/v1/responses"): Answer(Response, is_streamed=True),
+    ("post", "/v1/responses/input_tokens"): Answer(InputTokens),
+    ("get", "/v1/responses/{response_id}"): Answer(Response, is_streamed=True),
+    ("delete", "/v1/responses/{response_id}"): Answer(DeletedResponse),
+    ("post", "/v1/responses/{response_id}/cancel"): Answer(Response),
+    ("get", "/v1/responses/{response_id}/input_items"): Answer(ItemList),
     ("get", "/v1/models"): Answer(ModelList),
     ("get", "/v1/models/{name}"): Answer(Model),
     ("get", "/v1/requests/{request_id}"): Answer(RequestStanding),

@@ -10,8 +10,8 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.batches.protocol import BatchRequest, batch_object, list_object, parse_batch
 from gateway.dependencies import ServicesDep, TenantDep
+from gateway.routes.arrival import json_bytes
 from gateway.routes.documentation import body_schema
-from gateway.routes.openai import json_bytes
 from gateway.store.paging import Page
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])

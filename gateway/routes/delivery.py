@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 
 from gateway.dependencies import Dispatcher
+from gateway.dispatch import Placed
 from gateway.http.errors import error_payload
 from gateway.http.sse import KEEP_ALIVE, event, numbered_event
 from gateway.lookup import Place
 from gateway.openai.chunks import DONE, ChunkStream
 from gateway.openai.replies import Reply
+from gateway.routes.standing import work_headers
 from shared.errors import HeadraceError
 
 
@@ -105,6 +107,14 @@ async def _events(
         return
     if not chunks.is_done:
         raise JournalCut(request_id)
+
+
+async def work_facts(dispatcher: Dispatcher, placed: Placed) -> dict[str, str]:
+    """Headers: who made an answer and how long it took; none when that cannot be read now: the answer stands."""
+    try:
+        return work_headers(await dispatcher.record(placed))
+    except HeadraceError:
+        return {}
 
 
 async def plain_body(dispatcher: Dispatcher, request_id: str, reply: Reply) -> bytes:

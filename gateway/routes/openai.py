@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from gateway.dependencies import Services, ServicesDep, TenantDep
 from gateway.dispatch import Placed
 from gateway.http.connection import while_connected
-from gateway.http.options import AdmissionOptions, admission_options, digest_of, is_strict
+from gateway.http.options import digest_of, is_strict
 from gateway.http.sse import EventStream
 from gateway.openai.chunks import ChunkStream
 from gateway.openai.convert import Converted, Target, chat_request, completion_request
@@ -32,12 +32,12 @@ from gateway.openai.protocol import (
 )
 from gateway.openai.replies import Reply
 from gateway.openai.view import Endpoint, encode_view
-from gateway.routes.delivery import QueuePosition, opened_events, plain_body
+from gateway.routes.arrival import json_bytes, options_of
+from gateway.routes.delivery import QueuePosition, opened_events, plain_body, work_facts
 from gateway.routes.documentation import body_schema
 from gateway.routes.limits import require_class, require_model, submit
-from gateway.routes.standing import DURABILITY_HEADER, place_headers, work_headers
+from gateway.routes.standing import DURABILITY_HEADER, place_headers
 from shared.access.entries import Tenant
-from shared.errors import HeadraceError, UnsupportedMediaType
 from shared.schemas import ModelCard
 
 router = APIRouter(tags=["openai"])
@@ -78,16 +78,6 @@ async def get_model(name: str, services: ServicesDep, tenant: TenantDep) -> Resp
     return JSONResponse(_model(services.catalogue.find(name)))
 
 
-async def json_bytes(http: HttpRequest) -> bytes:
-    """Only `application/json`: a web page can then not post here without asking the browser's leave first."""
-    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise UnsupportedMediaType("the content-type must be application/json", param="content-type")
-    if http.headers.get("content-encoding", "identity").lower() != "identity":
-        raise UnsupportedMediaType("the body must not be compressed", param="content-encoding")
-    return await http.body()
-
-
 async def _generate(
     http: HttpRequest,
     services: Services,
@@ -96,7 +86,7 @@ async def _generate(
     to_request: Callable[[Target], Converted],
     endpoint: Endpoint,
 ) -> Response:
-    options = replace(_options(http, services, body), tenant=tenant)
+    options = options_of(http, services, tenant, body.deadline_ms)
     require_model(tenant, body.model)
     require_class(tenant, body.service_class)
     card = services.catalogue.find(body.model)
@@ -116,13 +106,6 @@ async def _generate(
     return await _plain(http, services, view.reply(placed.request_id, placed.model, tokenizer.token_bytes), placed)
 
 
-def _options(http: HttpRequest, services: Services, body: GenerationRequest) -> AdmissionOptions:
-    """The nearer of two deadlines counts."""
-    options = admission_options(http.headers, services.settings.start_deadline_s)
-    deadlines = [deadline for deadline in (options.deadline_ms, body.deadline_ms) if deadline]
-    return replace(options, deadline_ms=min(deadlines, default=0))
-
-
 async def _stream(services: Services, chunks: ChunkStream, placed: Placed) -> Response:
     settings, dispatcher = services.settings, services.dispatcher
     position = QueuePosition(dispatcher, placed.request_id)
@@ -135,16 +118,8 @@ async def _stream(services: Services, chunks: ChunkStream, placed: Placed) -> Re
 async def _plain(http: HttpRequest, services: Services, reply: Reply, placed: Placed) -> Response:
     work = plain_body(services.dispatcher, placed.request_id, reply)
     body = await while_connected(http.receive, work)
-    headers = place_headers(placed.place) | await _facts(services, placed)
+    headers = place_headers(placed.place) | await work_facts(services.dispatcher, placed)
     return Response(body, media_type="application/json", headers=headers)
-
-
-async def _facts(services: Services, placed: Placed) -> dict[str, str]:
-    """Who made an answer and how long it took; nothing when that cannot be read now: the answer stands."""
-    try:
-        return work_headers(await services.dispatcher.record(placed))
-    except HeadraceError:
-        return {}
 
 
 def _model(card: ModelCard) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The tables of the store, as they are now; how they came to be so stands in migrations/.
 
-Kept to what SQLite and PostgreSQL share: text, integers, bytes, JSON as text. Times are milliseconds since 1970. A table whose
-rows come to an end by themselves has `expires_at_ms` and stands in EXPIRING; everything a tenant owns has `tenant`.
+Kept to what SQLite and PostgreSQL share: text, integers, bytes, JSON as text. Times are milliseconds since 1970. A
+table whose rows come to an end by themselves has `expires_at_ms` and stands in EXPIRING; what is a tenant's, `tenant`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ metadata = MetaData()
 
 # A stored response. `request` is what it echoes and how its journal is read (gateway/openai/responses/view.py), `input`
 # the conversation it was given, `journal` what came of it, deflated, once it has ended: answers and events are made of
-# these alone, so they are the same as those that were streamed. `status` is the API's. An unfinished one is looked after
-# by one gateway at a time, until `leased_until_ms`; `num_misses` counts the times it was not found in the queue.
+# these alone, so they are the same as those that were streamed. `status` is the API's. An unfinished one is looked
+# after by one gateway at a time, until `leased_until_ms`; `num_misses`: how often it was not found in the queue.
 responses = Table(
     "responses",
     metadata,

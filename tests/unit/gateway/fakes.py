@@ -22,8 +22,11 @@ from gateway.http.errors import install_error_handlers
 from gateway.http.middleware import install_middleware
 from gateway.http.options import AdmissionOptions
 from gateway.lookup import Found, Place
+from gateway.responses.desk import ResponseDesk
 from gateway.routes import batches, files, health, openai
+from gateway.routes.responses import creation, stored
 from gateway.store.database import Database
+from gateway.store.responses import ResponseRows
 from shared.access.entries import ANONYMOUS, Tenant
 from shared.access.limits import LimitStanding
 from shared.config import GatewaySettings
@@ -133,6 +136,9 @@ class FakeDispatcher:
     async def events(self, found: Found) -> list[EventFrame]:
         return [TAKEN]
 
+    async def journal(self, placed: Placed) -> list[Frame]:
+        return [frame for batch in self.batches for frame in batch]
+
     async def place(self, found: Found) -> Place | None:
         return self.waits_at
 
@@ -180,11 +186,14 @@ def build_app(
     install_error_handlers(app)
     install_middleware(app, settings.max_body_bytes, settings.cors_origins)
     app.include_router(openai.router)
+    app.include_router(creation.router)
+    app.include_router(stored.router)
     app.include_router(files.router)
     app.include_router(batches.router)
     app.include_router(health.router)
     registry = CollectorRegistry()
     Counter("headrace_sample_total", "A sample", registry=registry).inc()
+    dispatcher = dispatcher or FakeDispatcher()
     database = Database(settings.store)
     around = Around(app, lambda _: ANONYMOUS, FakeCatalogue().find, _ignored, _ignored)
     office = build_office(settings, "g-fake", database, GatewayMetrics(CollectorRegistry()), around)
@@ -192,11 +201,12 @@ def build_app(
         settings=settings,
         authenticator=FakeAuthenticator(asking),
         catalogue=FakeCatalogue(),
-        dispatcher=dispatcher or FakeDispatcher(),
+        dispatcher=dispatcher,
         readiness=FakeReadiness(),
         text_pool=TextPool(1),
         metrics_registry=registry,
         database=database,
+        responses=ResponseDesk(ResponseRows(database, settings.store_ttl_s), dispatcher, lease_ms=1000),
         library=office.library,
         batches=office.desk,
     )
