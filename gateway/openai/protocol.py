@@ -176,7 +176,17 @@ class CompletionRequest(GenerationRequest):
         return self.logprobs
 
 
-Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest)
+class EmbeddingRequest(StrictModel):
+    """Read, so that a mistake in it is told as such; no served model makes embeddings."""
+
+    model: str = Field(min_length=1, max_length=256)
+    input: str | list[str] | list[int] | list[list[int]] = Field(min_length=1)
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(default=None, ge=1)
+    user: str | None = None
+
+
+Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest, EmbeddingRequest)
 
 
 def parse_chat(raw: bytes, *, is_strict: bool = False) -> ChatCompletionRequest:
@@ -189,6 +199,10 @@ def parse_completion(raw: bytes, *, is_strict: bool = False) -> CompletionReques
     """As `parse_chat`."""
     fields = honoured_fields(json_object(raw), UNSUPPORTED_IN_COMPLETIONS, is_strict=is_strict)
     return _validated(CompletionRequest, fields)
+
+
+def parse_embedding(raw: bytes) -> EmbeddingRequest:
+    return _validated(EmbeddingRequest, json_object(raw))
 
 
 def _validated(kind: type[Body], fields: dict[str, Any]) -> Body:

@@ -26,9 +26,11 @@ from gateway.openai.fields import UNSUPPORTED_IN_CHAT, UNSUPPORTED_IN_COMPLETION
 from gateway.openai.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
+    EmbeddingRequest,
     GenerationRequest,
     parse_chat,
     parse_completion,
+    parse_embedding,
 )
 from gateway.openai.replies import Reply
 from gateway.openai.view import Endpoint, encode_view
@@ -38,6 +40,7 @@ from gateway.routes.documentation import body_schema
 from gateway.routes.limits import require_class, require_model, submit
 from gateway.routes.standing import DURABILITY_HEADER, place_headers
 from shared.access.entries import Tenant
+from shared.errors import UnsupportedParameter
 from shared.schemas import ModelCard
 
 router = APIRouter(tags=["openai"])
@@ -63,6 +66,17 @@ async def completions(http: HttpRequest, services: ServicesDep, tenant: TenantDe
     raw = await json_bytes(http)
     body = parse_completion(raw, is_strict=is_strict(http.headers, default=services.settings.strict_fields))
     return await _generate(http, services, tenant, body, partial(completion_request, body), "completion")
+
+
+@router.post("/v1/embeddings", openapi_extra=body_schema(EmbeddingRequest))
+async def embeddings(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
+    """Always refused: each served model writes text, and none pools what it read into a vector."""
+    body = parse_embedding(await json_bytes(http))
+    require_model(tenant, body.model)
+    name = services.catalogue.find(body.model).name
+    raise UnsupportedParameter(
+        f"model: '{name}' writes text and makes no embedding; ask a model that does", param="model"
+    )
 
 
 @router.get("/v1/models")

@@ -27,6 +27,7 @@ ADVICE = {
 }
 # Each with the reason that it has no effect here.
 NO_EFFECT: dict[str, str] = {
+    "client_metadata": "a client's notes on itself; stored nowhere",
     "image": "no model takes images",
     "max_tool_calls": "counts calls of built-in tools, of which there are none",
     "moderation": "nothing is moderated",

@@ -124,6 +124,7 @@ class ResponseRequest(Prompted):
     prompt_cache_retention: ShortText | None = None
     prompt_cache_options: dict[str, Any] | None = None
     moderation: dict[str, Any] | None = None
+    client_metadata: dict[str, Any] | None = None
     image: dict[str, Any] | None = None
     top_k: int = Field(default=0, ge=-1, le=2**31 - 1)
     min_p: float = Field(default=0.0, ge=0, le=1)
