@@ -1,8 +1,8 @@
 """The SQL database behind what outlives its requests: a SQLite file, or a PostgreSQL that several hosts share.
 
-Two kinds of transaction: `reading` sees one moment, `writing` is alone from its first statement, so none fails half-way
-for having read before it wrote. Whatever keeps the database from answering is Unavailable, with a time to come back;
-the rest of the gateway serves on without it.
+Two kinds of transaction: `reading` and `writing`. A SQLite file has one writer at a time, from its first statement, so
+none fails half-way for having read before it wrote; in PostgreSQL, lock the rows you decide by (`with_for_update`).
+Whatever keeps the database from answering is Unavailable, with a time to come back; the rest of the gateway serves on.
 """
 
 from __future__ import annotations

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from loadtest.valkey import Valkey
 from shared.config import RedisSettings
 from shared.redis_client import Scripts, connect
+from shared.servers.store_address import StoreAddress, parse_store
+from tests.integration.postgresql import PostgreSQL, binary
 from tests.integration.queue_actors import Actors, actors_on
 
 
@@ -17,6 +20,24 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
     server = Valkey(tmp_path_factory.mktemp("valkey"))
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgreSQL]:
+    if binary("initdb") is None:
+        pytest.skip("PostgreSQL is not installed")
+    server = PostgreSQL(tmp_path_factory.mktemp("postgresql"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> StoreAddress:
+    """An empty store, of each kind."""
+    if request.param == "sqlite":
+        return parse_store("", str(tmp_path))
+    server: PostgreSQL = request.getfixturevalue("postgresql")
+    return parse_store(await server.new_database(), "")
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from gateway.store.database import Database
 from gateway.store.retention import Retention
 from gateway.store.schema import metadata, responses
 from shared.errors import ConfigurationError, Unavailable
-from shared.servers.store_address import parse_store
+from shared.servers.store_address import StoreAddress, parse_store
 
 
 @contextlib.asynccontextmanager
-async def opened(directory: Path) -> AsyncGenerator[Database]:
-    database = Database(parse_store("", str(directory)))
+async def opened(address: StoreAddress) -> AsyncGenerator[Database]:
+    database = Database(address)
     await database.start()
     try:
         yield database
@@ -41,37 +41,37 @@ async def count(database: Database) -> int:
         return (await connection.execute(select(func.count()).select_from(responses))).scalar_one()
 
 
-async def test_several_gateways_may_start_at_once(tmp_path: Path) -> None:
+async def test_several_gateways_may_start_at_once(store: StoreAddress) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        databases = await asyncio.gather(*(stack.enter_async_context(opened(tmp_path)) for _ in range(4)))
+        databases = await asyncio.gather(*(stack.enter_async_context(opened(store)) for _ in range(4)))
         assert [await count(database) for database in databases] == [0] * 4
 
 
-async def test_the_migrations_make_the_schema(tmp_path: Path) -> None:
+async def test_the_migrations_make_the_schema(store: StoreAddress) -> None:
     def differences(connection: Connection) -> list[Any]:
         return compare_metadata(MigrationContext.configure(connection), metadata)
 
-    async with opened(tmp_path) as database, database.reading() as connection:
+    async with opened(store) as database, database.reading() as connection:
         assert await connection.run_sync(differences) == []
 
 
-async def test_a_schema_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    async with opened(tmp_path) as database, database.writing() as connection:
+async def test_a_schema_of_a_newer_version_is_refused(store: StoreAddress) -> None:
+    async with opened(store) as database, database.writing() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(ConfigurationError, match="HEADRACE_STORE_URL"):
-        async with opened(tmp_path):
+        async with opened(store):
             pass
 
 
-async def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
-    async with opened(tmp_path) as database, database.writing() as connection:
+async def test_what_was_written_is_there_after_a_restart(store: StoreAddress) -> None:
+    async with opened(store) as database, database.writing() as connection:
         await connection.execute(insert(responses).values(row("a")))
-    async with opened(tmp_path) as database:
+    async with opened(store) as database:
         assert await count(database) == 1
 
 
-async def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    async with opened(tmp_path) as database:
+async def test_a_transaction_that_fails_leaves_nothing(store: StoreAddress) -> None:
+    async with opened(store) as database:
         with pytest.raises(KeyError):
             async with database.writing() as connection:
                 await connection.execute(insert(responses).values(row("a")))
@@ -85,15 +85,15 @@ async def test_writers_on_one_file_wait_for_each_other(tmp_path: Path) -> None:
             known = (await connection.execute(select(func.count()).select_from(responses))).scalar_one()
             await connection.execute(insert(responses).values(row(f"{number}", created_at_ms=known)))
 
-    async with opened(tmp_path) as one, opened(tmp_path) as other:
+    async with opened(parse_store("", str(tmp_path))) as one, opened(parse_store("", str(tmp_path))) as other:
         await asyncio.gather(*(read_then_write(database, n) for n, database in enumerate([one, other] * 10)))
         async with one.reading() as connection:
             seen = (await connection.execute(select(responses.c.created_at_ms))).scalars().all()
         assert sorted(seen) == list(range(20))
 
 
-async def test_only_what_has_expired_is_deleted(tmp_path: Path) -> None:
-    async with opened(tmp_path) as database:
+async def test_only_what_has_expired_is_deleted(store: StoreAddress) -> None:
+    async with opened(store) as database:
         async with database.writing() as connection:
             await connection.execute(insert(responses), [row(f"{n}", expires_at_ms=n) for n in range(1200)])
         assert await Retention(database, purge_s=60).purge(now_ms=1100) == 1100
@@ -102,7 +102,7 @@ async def test_only_what_has_expired_is_deleted(tmp_path: Path) -> None:
 
 async def test_a_store_that_cannot_be_opened_is_unavailable_and_tried_again(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file where a folder should be")
-    async with opened(tmp_path / "data") as database:
+    async with opened(parse_store("", str(tmp_path / "data"))) as database:
         with pytest.raises(Unavailable):
             async with database.reading():
                 pass
