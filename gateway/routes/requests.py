@@ -2,7 +2,7 @@
 
 An id is what `x-request-id` said, with or without the prefix an answer's `id` has. Only the tenant whose request it is
 finds it. In a resumed stream every data frame has its number as `id`, counted from 1 as in the original stream; who
-has seen N of them asks for those `starting_after=N`.
+has seen N of them asks for those `starting_after=N`. Events of a response have their own numbers instead.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.dependencies import ServicesDep, TenantDep
 from gateway.http.sse import EventStream
+from gateway.openai.responses.events import ResponseEvents
+from gateway.openai.responses.view import ResponseView, decode_response_view
 from gateway.openai.view import decode_view
 from gateway.routes.delivery import Numbers, QueuePosition, opened_events
+from gateway.routes.responses.streams import Run, live_stream
 from gateway.routes.standing import description
 from shared.errors import InvalidRequest, RequestNotFound
 
 router = APIRouter(prefix="/v1/requests", tags=["requests"])
-_ID = re.compile(r"(?:chatcmpl-|cmpl-)?([A-Za-z0-9._-]{1,64})")
+_ID = re.compile(r"(?:chatcmpl-|cmpl-|resp_)?([A-Za-z0-9._-]{1,64})")
 _NUMBER = re.compile(r"[0-9]{1,12}")
 Id = Annotated[str, Path(max_length=80)]
 
@@ -52,13 +55,16 @@ async def request_events(
     after = _number(starting_after, "starting_after") or _number(last_event_id, "last-event-id")
     dispatcher, settings = services.dispatcher, services.settings
     found = await dispatcher.find(_bare(request_id), tenant.name)
-    view = decode_view(found.record.view)
+    view = decode_view(found.record.view) or decode_response_view(found.record.view)
     if view is None:
         raise RequestNotFound(f"request {request_id} has no stream")
     placed = await dispatcher.join(found.record.request_id, tenant.name)
     token_bytes = None
     if view.logprobs:
         token_bytes = (await services.catalogue.tokenizer(services.catalogue.find(placed.model))).token_bytes
+    if isinstance(view, ResponseView):
+        response = ResponseEvents(view, placed.request_id, token_bytes=token_bytes)
+        return await live_stream(Run(services, placed.request_id, response, None), after - 1)
     chunks = view.chunks(placed.request_id, placed.model, token_bytes)
     events = await opened_events(dispatcher, placed.request_id, chunks, to_event=Numbers(after).event)
     comment = QueuePosition(dispatcher, placed.request_id, end=b"\n")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 from openai.types.responses import Response
@@ -95,6 +97,26 @@ def test_a_client_that_leaves_at_once_and_comes_back_elsewhere_misses_nothing(he
     assert rest[-1].type == "response.incomplete" and ended(here, first.response.id).status == "incomplete"
 
 
+def test_a_response_that_is_not_kept_can_still_be_followed_again(here: OpenAI, pair: Stack) -> None:
+    """As any request: by its id, while the queue knows it."""
+    detached = {"X-Headrace-Detach": "true"}
+    with here.responses.create(**ASKED, store=False, stream=True, extra_headers=detached) as stream:
+        first = next(iter(stream))
+    assert first.type == "response.created"
+    url = f"{pair.base_urls[1]}/v1/requests/{first.response.id}/events?starting_after=1"
+    lines = httpx.get(url, timeout=GIVE_UP_S, trust_env=False).text.splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    assert [event["sequence_number"] for event in events] == list(range(1, len(events) + 1))
+    assert events[-1]["type"] == "response.incomplete" and events[-1]["response"]["store"] is False
+
+
+def test_a_client_that_leaves_the_foreground_cancels(here: OpenAI, there: OpenAI) -> None:
+    with here.responses.create(**asked(4000), stream=True) as stream:
+        first = next(iter(stream))
+    assert first.type == "response.created"
+    assert ended(there, first.response.id).status == "cancelled"
+
+
 def test_a_conversation_goes_on_from_the_store(here: OpenAI, there: OpenAI) -> None:
     first = here.responses.create(**ASKED, instructions="Be brief.")
     second = there.responses.create(model=MODEL, input="And then?", previous_response_id=first.id, max_output_tokens=4)
@@ -152,3 +174,18 @@ def test_a_call_of_a_function_goes_round(here: OpenAI, *, stream: bool) -> None:
     reply: Any = here.responses.create(model=MODEL, input=said, tools=[tool], max_output_tokens=4, stream=stream)
     response = list(reply)[-1].response if stream else reply
     assert response.tools[0].name == "look" and response.output_text
+
+
+def test_a_forced_call_and_its_result_on_the_real_model(real: Stack) -> None:
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tool: Any = {"type": "function", "name": "get_weather", "parameters": parameters, "strict": True}
+    asked: dict[str, Any] = {"model": "smollm2-135m-instruct", "tools": [tool], "temperature": 0}
+    choice: Any = {"type": "function", "name": "get_weather"}
+    with OpenAI(base_url=f"{real.base_url}/v1", api_key="unused", max_retries=0) as client:
+        with client.responses.stream(**asked, input="The weather in Paris?", tool_choice=choice) as stream:
+            called = stream.get_final_response()
+        (call,) = called.output
+        assert called.status == "completed" and call.type == "function_call" and "city" in json.loads(call.arguments)
+        result: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "sunny, 21 C"}]
+        told = client.responses.create(**asked, input=result, previous_response_id=called.id, max_output_tokens=40)
+    assert "sunny" in told.output_text.lower()

@@ -102,12 +102,10 @@ def _after(starting_after: str | None) -> int:
 
 async def _token_bytes(services: Services, stored: StoredResponse) -> TokenBytes | None:
     """Names for the tokens of logprobs; None where none were asked for, or the model that made them is gone."""
-    view = view_of(stored)
-    if not view.logprobs:
+    if not view_of(stored).logprobs:
         return None
     try:
-        card = services.catalogue.find(view.model)
-        tokenizer = await services.catalogue.tokenizer(card)
+        tokenizer = await services.catalogue.tokenizer(services.catalogue.find(stored.revision))
     except HeadraceError:
         return None
-    return tokenizer.token_bytes if card.revision == stored.revision else None
+    return tokenizer.token_bytes
