@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -26,6 +27,8 @@ from shared.schemas import EndFrame, Frame, State, encode_frames
 from shared.servers.tasks import end_tasks
 
 log = logging.getLogger(__name__)
+# No other is ever given, and a database may stumble over what an id can hold in a URL.
+_ID = re.compile(r"resp_[0-9a-zA-Z._-]{1,64}")
 
 
 class Queue(Protocol):
@@ -64,7 +67,7 @@ class ResponseDesk:
 
     async def find(self, response_id: str, tenant: str) -> StoredResponse:
         """As it stands now. Raises ResponseNotFound, also for another tenant's."""
-        stored = await self._rows.find(response_id, tenant)
+        stored = await self._rows.find(response_id, tenant) if _ID.fullmatch(response_id) else None
         if stored is None:
             raise ResponseNotFound(f"Response with id '{response_id[:80]}' not found.")
         return await self.brought_up_to_date(stored)

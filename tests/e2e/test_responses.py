@@ -117,6 +117,14 @@ def test_a_client_that_leaves_the_foreground_cancels(here: OpenAI, there: OpenAI
     assert ended(there, first.response.id).status == "cancelled"
 
 
+def test_a_repeated_background_request_is_the_same_response(here: OpenAI, there: OpenAI) -> None:
+    key = {"Idempotency-Key": "once"}
+    first = here.responses.create(**ASKED, background=True, extra_headers=key)
+    ended(here, first.id)
+    again = there.responses.create(**ASKED, background=True, extra_headers=key)
+    assert (again.id, again.status) == (first.id, "incomplete")
+
+
 def test_a_conversation_goes_on_from_the_store(here: OpenAI, there: OpenAI) -> None:
     first = here.responses.create(**ASKED, instructions="Be brief.")
     second = there.responses.create(model=MODEL, input="And then?", previous_response_id=first.id, max_output_tokens=4)

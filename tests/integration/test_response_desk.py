@@ -114,6 +114,12 @@ async def test_who_asks_after_its_end_ends_it(kept: Kept) -> None:
     assert response["output"][0]["content"][0]["text"] == "the river"
 
 
+@pytest.mark.parametrize("response_id", ["resp_\0", "resp_", "r" * 128, "resp_x/../y"])
+async def test_an_id_that_was_never_given_is_not_found(kept: Kept, response_id: str) -> None:
+    with pytest.raises(ResponseNotFound):
+        await kept.desk.find(response_id, "mine")
+
+
 async def test_another_tenants_is_not_found(kept: Kept) -> None:
     with pytest.raises(ResponseNotFound):
         await kept.desk.find(NEW.id, "theirs")

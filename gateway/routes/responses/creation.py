@@ -26,6 +26,7 @@ from gateway.openai.responses.items import Item
 from gateway.openai.responses.protocol import Prompted, ResponseRequest, parse_prompted, parse_response
 from gateway.openai.responses.view import encode_response_view, response_id
 from gateway.responses.desk import now_ms
+from gateway.responses.reading import response_of
 from gateway.routes.arrival import json_bytes, options_of
 from gateway.routes.delivery import QueuePosition, work_facts
 from gateway.routes.documentation import body_schema
@@ -139,7 +140,9 @@ async def _answer(http: HttpRequest, run: Run, placed: Placed, body: ResponseReq
         return await live_stream(run, opening=position.opening(placed.place))
     if body.background and run.stored is not None:
         run.services.responses.watch(run.stored)
-        return JSONResponse(run.events.response(), headers=place_headers(placed.place))
+        is_joined = placed.place is None
+        stored = await run.services.responses.brought_up_to_date(run.stored) if is_joined else run.stored
+        return JSONResponse(response_of(stored), headers=place_headers(placed.place))
     await finished(http, run)
     headers = place_headers(placed.place) | await work_facts(run.services.dispatcher, placed)
     return Response(orjson.dumps(run.events.response()), media_type="application/json", headers=headers)

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.gateway.fakes import CARD, FakeDispatcher, answer, build_app, client_of
 
 BODY: dict[str, Any] = {"model": CARD.name, "input": "hi", "store": False}
+EARLIER = {"previous_response_id": "resp_1"}
 
 
 async def posted(path: str = "/v1/responses", **fields: Any) -> Any:
@@ -33,7 +34,7 @@ async def test_a_stream_is_whole_events_without_done() -> None:
     assert frames[-1].startswith("event: response.completed") and "[DONE]" not in response.text
 
 
-@pytest.mark.parametrize("fields", [{"store": True}, {"store": True, "stream": True}, {"previous_response_id": "r"}])
+@pytest.mark.parametrize("fields", [{"store": True}, {"stream": True, "store": True}, EARLIER])
 async def test_what_needs_a_store_that_is_away_is_told_when_to_come_back(fields: dict[str, Any]) -> None:
     response = await posted(**fields)
     assert response.status_code == 503 and float(response.headers["retry-after"]) > 0
