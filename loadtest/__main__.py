@@ -6,7 +6,7 @@ import typer
 
 from loadtest import cancel, failover, overhead, overload
 from loadtest.chaos import commands
-from loadtest.edge import streams
+from loadtest.edge import fuzz, proxies, streams
 from loadtest.fairness import run as fairness
 from loadtest.gpu import run as gpu
 from loadtest.protocol import run as protocol
@@ -28,6 +28,8 @@ app.command("gpu")(gpu.main)
 app.command("cancel")(cancel.main)
 app.command("failover")(failover.main)
 app.command("streams")(streams.main)
+app.command("fuzz")(fuzz.main)
+app.command("proxies")(proxies.main)
 
 
 @app.callback()
