@@ -66,7 +66,7 @@ async def attack_with(client: httpx.AsyncClient, requests: Sequence[Hostile], fi
 
 async def _send(client: httpx.AsyncClient, hostile: Hostile, findings: Findings) -> None:
     began = time.monotonic()
-    headers = {name: value.encode("utf-8") for name, value in hostile.headers.items()}
+    headers = [(name.encode(), value.encode()) for name, value in hostile.headers.items()]
     try:
         reply = await client.request(hostile.method, hostile.path, content=hostile.content, headers=headers)
     except httpx.TimeoutException:
@@ -106,7 +106,8 @@ def schemathesis(program: str, base_url: str, examples: int) -> dict[str, object
         "--exclude-path-regex", "^/operator/", "--request-timeout", str(HANG_S), "--no-color", "--generation-database",
         "none", "--seed", "7", "--phases", "examples,coverage,fuzzing",
     ]  # fmt: skip
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=900)
+    with tempfile.TemporaryDirectory() as folder:  # where it leaves what it found
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=900, cwd=folder)
     return {"exit": done.returncode, "report": (done.stdout + done.stderr).splitlines()[-60:]}
 
 
