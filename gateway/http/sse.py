@@ -8,6 +8,7 @@ lines anywhere; one frame a write; comments keep the connection alive, also whil
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from starlette.responses import Response
@@ -15,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.http.connection import body_send, disconnected, finish, quietly, try_abort
 
+logger = logging.getLogger(__name__)
 KEEP_ALIVE = b": keep-alive\n\n"
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -72,6 +74,7 @@ class EventStream(Response):
         try:
             await self._watch(writer, pump, gone)
         except StreamStalled:
+            logger.warning("client_stalled", extra={"stall_timeout_s": self._stall_timeout_s})
             if not await try_abort(scope):
                 raise
         finally:

@@ -118,12 +118,13 @@ async def test_a_client_that_does_not_read_is_dropped(batches: list[list[bytes]]
     assert source.closed == 1 and client.bodies()[-1:] != [b""]
 
 
-async def test_a_stalled_connection_is_closed_at_once_where_the_server_can() -> None:
+async def test_a_stalled_connection_is_closed_at_once_where_the_server_can(caplog: pytest.LogCaptureFixture) -> None:
     source, client, aborted = Source(hold=True), Client(), asyncio.Event()
     client.reads.clear()
     scope = {"type": "http", "extensions": {"headrace.abort": aborted.set}}
     await run(source, client, stall_s=0.01, scope=scope)
     assert aborted.is_set() and source.closed == 1
+    assert "client_stalled" in caplog.messages
 
 
 async def test_a_source_that_fails_ends_nothing_cleanly() -> None:
