@@ -151,6 +151,7 @@ class WorkerSettings(RedisSettings):
     itl_target_ms: float = Field(default=25.0, ge=0)
     scheduling_policy: Literal["priority", "fcfs", "shortest"] = "priority"
     prefix_cache: Literal["tenant", "shared", "off"] = "tenant"
+    overlap: bool = True
     speculation: Literal["off", "prompt_lookup"] = "off"
     speculation_tokens: int = Field(default=5, ge=1, le=16)
     kv_cache_mb: int = Field(default=0, ge=0)

@@ -75,5 +75,6 @@ def _scheduling(settings: WorkerSettings) -> SchedulerConfig:
         policy=settings.scheduling_policy,
         prefix_cache=settings.prefix_cache,
         itl_target_ms=settings.itl_target_ms,
+        overlap=settings.overlap,
         max_drafts=0 if settings.speculation == "off" else settings.speculation_tokens,
     )

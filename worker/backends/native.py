@@ -18,7 +18,7 @@ from worker.engine.scheduling.config import SchedulerConfig
 from worker.engine.structured import Automata
 from worker.model.cpu.choice import KernelConfig
 from worker.model.cuda.choice import CudaOptions
-from worker.model.runner import LoadedModel
+from worker.model.runner import AheadRunner, LoadedModel
 from worker.model.sampling.table import is_plain
 from worker.model.step_builder import RunnerExecutor, StepBuilder
 
@@ -77,7 +77,12 @@ def compose_native(model: LoadedModel, scheduling: SchedulerConfig) -> Engine:
     return EngineCore(
         card,
         blob,
-        scheduler=scheduling.build(num_blocks=runner.num_blocks, block_size=runner.block_size, is_plain=is_plain),
+        scheduler=scheduling.build(
+            num_blocks=runner.num_blocks,
+            block_size=runner.block_size,
+            is_plain=is_plain,
+            runs_ahead=isinstance(runner, AheadRunner),
+        ),
         executor=RunnerExecutor(runner, builder),
         vocabulary=Vocabulary(tokenizer.incremental, Automata.of_model(tokenizer, card).open),
     )

@@ -21,7 +21,7 @@ from shared.text.tokenizer import Tokenizer, blob_digest
 from worker.backends.interface import Engine
 from worker.backends.simulated_text import SimulatedText, mix
 from worker.engine.engine import EngineCore
-from worker.engine.executor import NewTokens, Schedule
+from worker.engine.executor import Computed, Launched, NewTokens, Schedule
 from worker.engine.request import Sequence, Vocabulary
 from worker.engine.scheduling.config import SchedulerConfig
 from worker.engine.structured import Automata, BitArray
@@ -52,7 +52,8 @@ class SimulatedExecutor:
         self._eos_below = int(config.eos_probability * (1 << 64))
         self._keys: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
 
-    def execute(self, schedule: Schedule) -> NewTokens:
+    def launch(self, schedule: Schedule, after: Launched | None = None) -> Launched:
+        """It sleeps here: nothing runs ahead."""
         cost_us = self.cost_us(schedule)
         if cost_us > 0:
             self._sleep(cost_us / 1e6)
@@ -63,7 +64,7 @@ class SimulatedExecutor:
             for index, (sequence, token_id) in asked
             if sequence.params.logprobs is not None
         }
-        return NewTokens(token_ids, logprobs)
+        return Computed(NewTokens(token_ids, logprobs))
 
     def cost_us(self, schedule: Schedule) -> float:
         num_prefill_tokens = sum(num_tokens for num_tokens in schedule.chunks.values() if num_tokens > 1)

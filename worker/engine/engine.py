@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
 
 from shared.errors import HeadraceError, RequestFailed
 from shared.schemas import (
@@ -25,15 +26,27 @@ from shared.schemas import (
     TokenLogprobs,
     TokensFrame,
 )
-from worker.engine.executor import Executor, NewTokens, Schedule, Taken, Work
+from worker.engine.executor import Computed, Executor, Launched, NewTokens, Schedule, Taken, Work
 from worker.engine.outputs import EngineLoad, StepOutput
 from worker.engine.request import Arrival, LiveRequest, Sequence, Vocabulary, check_servable, open_request
 from worker.engine.scheduling.scheduler import Scheduler
 from worker.engine.stats import SYSTEM_CLOCK, Clock, StepRecorder
 
 
+@dataclass(slots=True)
+class Flight:
+    """A step that was launched: when it began to be scheduled, and when that was done."""
+
+    schedule: Schedule
+    work: Work
+    launched: Launched
+    began: float
+    scheduled: float
+
+
 class EngineCore:
-    """`_outputs` is what the next step returns: filled by the step, and by `add` for what ends at the door."""
+    """`_outputs` is what the next step returns: filled by the step, and by `add` for what ends at the door. `_next` is
+    a step that was launched ahead; the one before it has ended, at `_executed`, when `step` returns."""
 
     resume_exact = True
 
@@ -59,6 +72,8 @@ class EngineCore:
         self._outputs: dict[str, StepOutput] = {}
         self._num_added = 0
         self._num_steps = 0
+        self._next: Flight | None = None
+        self._executed = 0.0
 
     def add(self, request: Request, prefixes: SequenceOf[Prefix]) -> None:
         """See the Engine contract. An id added again replaces the earlier one: a worker that lost a lease may
@@ -87,16 +102,19 @@ class EngineCore:
                     self._scheduler.drop(sequence)
 
     def step(self) -> list[StepOutput]:
-        began = self._clock.seconds()
-        schedule = self._scheduler.schedule()
-        scheduled, work = self._clock.seconds(), schedule.work()
-        made = self._executor.execute(schedule) if schedule.chunks else NewTokens([])
+        """Where the next step can be foreseen it is launched before this one is waited for."""
+        flight, self._next = self._next or self._launch(), None
+        schedule = flight.schedule
+        following = self._scheduler.foresee(schedule)
+        if following is not None:
+            self._next = self._launch(following, flight)
+        made = flight.launched.wait()
         executed = self._clock.seconds()
         taken = self._scheduler.update(schedule, made.token_ids)
         outputs = self._collect(schedule, made, taken)
         self._num_steps += 1
         if schedule.chunks:
-            self._record(schedule, work, (began, scheduled, executed))
+            self._record(flight, executed)
         return outputs
 
     def has_work(self) -> bool:
@@ -117,7 +135,19 @@ class EngineCore:
         )
 
     def close(self) -> None:
+        if self._next is not None:
+            self._next.launched.wait()
         self._executor.close()
+
+    def _launch(self, following: Schedule | None = None, before: Flight | None = None) -> Flight:
+        """The step that is due, or one that follows a step under way."""
+        began = self._clock.seconds()
+        schedule = following or self._scheduler.schedule()
+        scheduled, work = self._clock.seconds(), schedule.work()
+        if not schedule.chunks:
+            return Flight(schedule, work, Computed(NewTokens([])), began, scheduled)
+        launched = self._executor.launch(schedule, before and before.launched)
+        return Flight(schedule, work, launched, began, scheduled)
 
     def _open(self, request: Request, prefixes: SequenceOf[Prefix]) -> LiveRequest:
         check_servable(request, prefixes, max_tokens=self._max_tokens, vocab_size=self.card.vocab_size)
@@ -148,6 +178,8 @@ class EngineCore:
             self._output_of(sequence.request_id).frames.append(event)
         ended: list[Sequence] = []
         for sequence, new in zip(schedule.sampled, taken, strict=True):
+            if not new.token_ids:
+                continue  # it was gone when the step ended
             self._emit(sequence, new, made.logprobs.get(new.sample))
             if sequence.finish_reason is not None:
                 ended.append(sequence)
@@ -188,12 +220,19 @@ class EngineCore:
         output.outcome = Outcome.FINISHED
         del self._live[request_id]
 
-    def _record(self, schedule: Schedule, work: Work, times: tuple[float, float, float]) -> None:
+    def _record(self, flight: Flight, executed: float) -> None:
+        """A step that was launched while another ran took from the end of that one on."""
         scheduler = self._scheduler
+        began, scheduled = max(flight.began, self._executed), max(flight.scheduled, self._executed)
+        self._executed = executed
         stats = self.recorder.record(
-            schedule, work, times, num_waiting=len(scheduler.waiting), num_used=scheduler.kv.num_used
+            flight.schedule,
+            flight.work,
+            (began, scheduled, executed),
+            num_waiting=len(scheduler.waiting),
+            num_used=scheduler.kv.num_used,
         )
-        scheduler.pace.model.observe(work, stats.seconds)
+        scheduler.pace.model.observe(flight.work, stats.seconds)
 
     def _output_of(self, request_id: str) -> StepOutput:
         output = self._outputs.get(request_id)

@@ -1,4 +1,4 @@
-"""The seam between scheduling and computing: a schedule goes in, token ids come out.
+"""The seam between scheduling and computing: a schedule goes in, and token ids come out, now or when they are there.
 
 The engine is given an executor by its backend and so imports no model code. A schedule names sequences; an
 executor reads `token_ids`, `num_computed_tokens`, `block_table`, `row`, `params`, `banned_ids` and `automaton` of
@@ -31,7 +31,8 @@ class Schedule:
     What is counted in tokens concerns those that began to run: `num_asked` were looked for in the prefix cache and
     `num_found` found, of prompts that ran for the first time `num_prompt` and `num_prompt_found`; `num_recomputed`
     had been computed before a preemption. `num_displaced` of the preempted made way for a higher class. `num_accepted`
-    of the drafts were right, which is known when the step is over.
+    of the drafts were right, which is known when the step is over. `follows` is a step that has not ended: each
+    sequence here computes the token that it gets there, which is not among its `token_ids` yet.
     """
 
     budget: int
@@ -46,6 +47,7 @@ class Schedule:
     num_prompt_found: int = 0
     num_recomputed: int = 0
     num_accepted: int = 0
+    follows: Schedule | None = None
 
     @property
     def num_drafted(self) -> int:
@@ -118,11 +120,28 @@ class Taken(NamedTuple):
     text: str
 
 
-class Executor(Protocol):
-    def execute(self, schedule: Schedule) -> NewTokens:
-        """Compute one step that is not empty.
+class Launched(Protocol):
+    def wait(self) -> NewTokens:
+        """What the step made, when it is there. Called once."""
+        ...
 
-        Raises only when the whole engine is unusable.
+
+@dataclass(slots=True)
+class Computed:
+    """A step that was over when `launch` returned."""
+
+    made: NewTokens
+
+    def wait(self) -> NewTokens:
+        return self.made
+
+
+class Executor(Protocol):
+    def launch(self, schedule: Schedule, after: Launched | None = None) -> Launched:
+        """Begin one step that is not empty. `after` is the step that the schedule follows, if it follows one; steps are
+        computed one after the other.
+
+        Raises only when the whole engine is unusable; so does `wait`.
         """
         ...
 

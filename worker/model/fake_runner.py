@@ -8,6 +8,7 @@ sampler would read it: a wrong row changes the answer. Bans and masks are obeyed
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
@@ -18,6 +19,14 @@ from worker.model.sampling.rows import BitArray, IntArray, SamplingRows, StepLog
 
 UNWRITTEN = -1
 ECHO_DISTANCE = 5
+
+
+@dataclass(slots=True)
+class FakeStep:
+    made: StepTokens
+
+    def wait(self) -> StepTokens:
+        return self.made
 
 
 class FakeRunner:
@@ -42,6 +51,13 @@ class FakeRunner:
         self._eos_below = int(eos_probability * (1 << 32))
         self._echo_from = int((1 - echo_probability) * (1 << 32))
         self._kv = np.full((num_blocks * block_size, 2), UNWRITTEN, np.int64)  # [num_slots, (token id, position)]
+
+    def launch(self, batch: StepBatch, after: FakeStep | None = None) -> FakeStep:
+        """It computes here, as a device would with what the step before left on it."""
+        if batch.fed_samples is not None:
+            assert after is not None
+            batch.token_ids = after.made.token_ids[batch.fed_samples]
+        return FakeStep(self.execute(batch))
 
     def execute(self, batch: StepBatch) -> StepTokens:
         self.num_steps += 1

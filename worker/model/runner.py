@@ -15,7 +15,7 @@ A row is one token: its id, its position in its sequence, and the KV slot it wri
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from worker.model.sampling.rows import IntArray, SamplingRows, StepTokens
 
@@ -26,7 +26,8 @@ class StepBatch:
 
     `sample_rows` has one entry a token to be made: the row whose logits it is chosen by. That is a sequence's last row,
     and where that row and some before it are drafts, the row before the first draft and each of the drafts'. `sampling`
-    says which of them need more than the argmax, and what; None: none does.
+    says which of them need more than the argmax, and what; None: none does. `fed_samples` of a step that follows one
+    under way: each row's token is that sample of it, and `token_ids` says nothing.
     """
 
     token_ids: IntArray  # [num_tokens]
@@ -37,6 +38,7 @@ class StepBatch:
     block_tables: IntArray  # [num_seqs, max_blocks], padded with 0
     sample_rows: IntArray  # [num_samples]
     sampling: SamplingRows | None = None
+    fed_samples: IntArray | None = None  # [num_tokens]
 
 
 class Runner(Protocol):
@@ -57,6 +59,21 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class PendingStep(Protocol):
+    def wait(self) -> StepTokens: ...
+
+
+@runtime_checkable
+class AheadRunner(Runner, Protocol):
+    """One that computes while others do something else."""
+
+    def launch(self, batch: StepBatch, after: PendingStep | None = None) -> PendingStep | None:
+        """Begin a step that is not empty; None: no token will come of it. With `fed_samples`, `after` is the step that
+        they are of, whose samples are all argmaxes. It may not have ended, and may have NOT_FINITE for some: what those
+        rows compute is nobody's."""
+        ...
 
 
 class LoadedModel(Protocol):

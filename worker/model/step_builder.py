@@ -7,13 +7,15 @@ told apart by identity: the KV cache manager gives a sequence a new list wheneve
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from shared.schemas import TokenLogprobs
-from worker.engine.executor import NewTokens, Schedule
+from worker.engine.executor import Computed, Launched, NewTokens, Schedule
 from worker.engine.request import Sequence
-from worker.model.runner import Runner, StepBatch
-from worker.model.sampling.rows import IntArray, SamplingRows, StepLogprobs
+from worker.model.runner import AheadRunner, PendingStep, Runner, StepBatch
+from worker.model.sampling.rows import IntArray, SamplingRows, StepLogprobs, StepTokens
 from worker.model.sampling.table import SamplingTable
 
 
@@ -33,11 +35,15 @@ class StepBuilder:
         rows: list[int] = []
         starts: list[int] = []
         mirrored, num_written = self._mirrored, self._num_written
+        is_ahead = schedule.follows is not None
         for sequence, num_tokens in schedule.chunks.items():
             row, table, start = sequence.row, sequence.block_table, sequence.num_computed_tokens
             if mirrored[row] is not table or num_written[row] != len(table):
                 self._refresh(sequence)
-            if num_tokens == 1:
+            if is_ahead:
+                start = len(sequence.token_ids)
+                token_ids.append(0)
+            elif num_tokens == 1:
                 token_ids.append(sequence.token_ids[start])
             else:
                 token_ids += sequence.token_ids[start : start + num_tokens]
@@ -77,6 +83,7 @@ class StepBuilder:
             block_tables=tables,
             sample_rows=sample_rows,
             sampling=sampling,
+            fed_samples=None if schedule.follows is None else _fed_samples(schedule, schedule.follows),
         )
 
     def _refresh(self, sequence: Sequence) -> None:
@@ -106,21 +113,42 @@ def _with_drafts(schedule: Schedule, last_rows: IntArray, sampling: SamplingRows
     return rows
 
 
+def _fed_samples(schedule: Schedule, before: Schedule) -> IntArray:
+    index_of = {sequence: index for index, sequence in enumerate(before.sampled)}
+    return np.fromiter((index_of[sequence] for sequence in schedule.chunks), np.int64, len(schedule.chunks))
+
+
 class RunnerExecutor:
     """The engine's Executor over a Runner."""
 
     def __init__(self, runner: Runner, builder: StepBuilder) -> None:
         self._runner = runner
+        self._ahead = runner if isinstance(runner, AheadRunner) else None
         self._builder = builder
 
-    def execute(self, schedule: Schedule) -> NewTokens:
-        made = self._runner.execute(self._builder.build(schedule))
-        logprobs = {} if made.logprobs is None else _logprobs_of(made.logprobs)
-        return NewTokens(made.token_ids.tolist(), logprobs)
+    def launch(self, schedule: Schedule, after: Launched | None = None) -> Launched:
+        batch = self._builder.build(schedule)
+        if self._ahead is None:
+            return Computed(_new_tokens(self._runner.execute(batch)))
+        return _Pending(self._ahead.launch(batch, after.step if isinstance(after, _Pending) else None))
 
     def close(self) -> None:
         self._builder.close()
         self._runner.close()
+
+
+@dataclass(slots=True)
+class _Pending:
+    """`step` None: it makes no token."""
+
+    step: PendingStep | None
+
+    def wait(self) -> NewTokens:
+        return NewTokens([]) if self.step is None else _new_tokens(self.step.wait())
+
+
+def _new_tokens(made: StepTokens) -> NewTokens:
+    return NewTokens(made.token_ids.tolist(), {} if made.logprobs is None else _logprobs_of(made.logprobs))
 
 
 def _logprobs_of(made: StepLogprobs) -> dict[int, TokenLogprobs]:

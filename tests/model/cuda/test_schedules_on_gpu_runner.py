@@ -45,6 +45,7 @@ def test_answers_are_those_of_running_alone(
             recorder=recorder,
         )
 
-    counts = run_all(World(Machine(block_size=BLOCK_SIZE, make_runner=make), draw_params), range(2))
-    assert min(counts[what] for what in ("found", "preempted")) > 0
+    world = World(Machine(block_size=BLOCK_SIZE, make_runner=make), draw_params, drafts=(0, 0, 5), overlaps=True)
+    counts = run_all(world, range(4))
+    assert min(counts[what] for what in ("found", "ahead")) > 0
     assert recorder.num_replays > 0

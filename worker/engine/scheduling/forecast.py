@@ -57,11 +57,12 @@ class GrowthForecast:
         sequence.num_expected_blocks = self._blocks(self._expected_tokens(sequence))
         self.promised_blocks += sequence.num_expected_blocks - len(sequence.block_table)
 
-    def grow(self, sequence: Sequence) -> None:
-        """Its table has got a block more: a promised one, or one beyond and then a new promise is made."""
+    def grow(self, sequence: Sequence, num_ahead: int = 0) -> None:
+        """Its table has got a block more: a promised one, or one beyond and then a new promise is made. `num_ahead` of
+        the tokens that the table is for are not known yet."""
         self.promised_blocks -= 1
         if len(sequence.block_table) > sequence.num_expected_blocks:
-            expected = self._blocks(self._expected_tokens(sequence))
+            expected = self._blocks(max(self._expected_tokens(sequence), len(sequence.token_ids) + num_ahead))
             self.promised_blocks += expected - sequence.num_expected_blocks
             sequence.num_expected_blocks = expected
 

@@ -18,6 +18,7 @@ from worker.engine.kv_cache_manager import Fit, KVCacheManager
 from worker.engine.request import NOT_FINITE, WAITING_ROW, Sequence
 from worker.engine.scheduling.cost_model import Pace
 from worker.engine.scheduling.forecast import GrowthForecast
+from worker.engine.scheduling.foresight import Foresight
 from worker.engine.scheduling.policies import MAX_PREEMPTIONS, Policy
 from worker.engine.scheduling.speculation import Speculation
 
@@ -28,13 +29,14 @@ MAX_HOLDS = 32
 
 
 class Scheduler:
-    """`schedule` and `update` alternate; `add` and `drop` come between an update and the next schedule.
+    """`schedule` and `update` alternate, but for steps that are foreseen: those come between the two. `add` and
+    `drop` come when no schedule is being made.
 
     Invariants: `running` is in order of admission; `waiting` is in the policy's order, but for those that were
     preempted, who stand at the head of their rank.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - two of them choose how steps are made, and are left out in most tests
         self,
         kv: KVCacheManager,
         policy: Policy,
@@ -43,6 +45,7 @@ class Scheduler:
         max_step_tokens: int,
         pace: Pace | None = None,
         speculation: Speculation | None = None,
+        foresight: Foresight | None = None,
     ) -> None:
         self.kv = kv
         self.max_num_seqs = max_num_seqs
@@ -54,6 +57,7 @@ class Scheduler:
         self.pace = pace or Pace(0.0)
         self._policy = policy
         self._speculation = speculation
+        self._foresight = foresight
         self._free_rows = list(reversed(range(max_num_seqs)))
 
     def add(self, sequence: Sequence) -> None:
@@ -82,24 +86,32 @@ class Scheduler:
         schedule.seal()
         return schedule
 
+    def foresee(self, under_way: Schedule) -> Schedule | None:
+        """The step after one whose tokens are not known yet; None: those decide. With drafts they do."""
+        if self._foresight is None or self._speculation is not None or self._might_admit():
+            return None
+        return self._foresight.follow(under_way, len(self.running), self.kv, self.forecast)
+
     def update(self, schedule: Schedule, token_ids: list[int]) -> list[Taken]:
-        """Take the step's results, for each of `schedule.sampled`. Those that ended are gone."""
+        """Take the results, for each of `schedule.sampled`. Those that end are gone; who was gone before gets none."""
         advance, drafts = self.kv.advance, schedule.drafts
         for sequence, num_tokens in schedule.chunks.items():
-            if sequence not in drafts:
+            if sequence.row != WAITING_ROW and sequence not in drafts:
                 advance(sequence, num_tokens)
         taken: list[Taken] = []
         sample = 0
         for sequence in schedule.sampled:
-            if sequence in drafts and self._speculation is not None:
+            if sequence.row == WAITING_ROW:
+                new = list[int](), ""
+            elif sequence in drafts and self._speculation is not None:
                 new = self._speculation.take(sequence, schedule, token_ids[sample:], self.kv, self.forecast)
             else:
                 new = [token_ids[sample]], sequence.append(token_ids[sample])
             taken.append(Taken(sample, *new))
             sample += 1 + len(drafts.get(sequence, ()))
-            if new[0][-1] == NOT_FINITE:
+            if NOT_FINITE in new[0]:
                 self.kv.distrust(sequence)
-            if sequence.finish_reason is not None:
+            if sequence.finish_reason is not None and sequence.row != WAITING_ROW:
                 self.forecast.record(sequence.num_generated_tokens)
                 self._leave(sequence)
         assert sample == len(token_ids), "not what the schedule asked for"
@@ -174,6 +186,12 @@ class Scheduler:
                 passed.append(sequence)
             if len(passed) > MAX_SKIPS or any(other.num_skips >= MAX_SKIPS for other in passed):
                 return
+
+    def _might_admit(self) -> bool:
+        """Whether one that waits may get a row, now or from one that it outranks."""
+        rank = self._policy.rank
+        lowest = max(map(rank, self.running), default=0)
+        return any(self._free_rows or rank(sequence) < lowest for sequence in self.waiting)
 
     def _is_held(self, sequence: Sequence, fit: Fit) -> bool:
         """It waits, for a while, for blocks that another one is computing."""

@@ -20,13 +20,13 @@ from worker.model.sampling.transfer import Fetched, place
 
 
 class PendingTokens:
-    """What a step is making. `wait` gives it, once."""
+    """What a step is making. `wait` gives it, once. `argmaxes` [num_samples] stay on the device, for the next step."""
 
     def __init__(self, logits: torch.Tensor, row_of_sample: IntArray, sampling: SamplingRows | None) -> None:
         """`logits` [rows, vocab]; sample i of the step reads row `row_of_sample[i]`. Waits for masks, not for the
         device."""
         self._logits, self._row_of_sample, self._sampling = logits, row_of_sample, sampling
-        best = _best_tokens(logits).index_select(0, place(row_of_sample, logits.device))
+        self.argmaxes = best = _best_tokens(logits).index_select(0, place(row_of_sample, logits.device))
         made = [best]
         if sampling is not None:
             made += _choose(logits, row_of_sample[sampling.samples], best, sampling)

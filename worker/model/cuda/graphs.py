@@ -113,6 +113,7 @@ def padded(batch: StepBatch, size: int) -> StepBatch:
         block_tables=filled(batch.block_tables, 0),
         sample_rows=batch.sample_rows,
         sampling=batch.sampling,
+        fed_samples=batch.fed_samples,
     )
 
 

@@ -58,10 +58,10 @@ class CudaRunner(Generic[Plan]):
         return StepTokens(np.empty(0, np.int64)) if pending is None else pending.wait()
 
     @torch.inference_mode()
-    def launch(self, batch: StepBatch) -> PendingTokens | None:
-        """Begin a step that is not empty. None: no token will come of it."""
+    def launch(self, batch: StepBatch, after: PendingTokens | None = None) -> PendingTokens | None:
+        """See `AheadRunner`."""
         with _current(self._model.device):
-            hidden = self._hidden(batch)
+            hidden = self._hidden(batch, None if after is None else after.argmaxes)
             if not len(batch.sample_rows):  # every sequence still has prompt to go
                 return None
             rows, row_of_sample = np.unique(batch.sample_rows, return_inverse=True)  # choices may share a row
@@ -77,22 +77,27 @@ class CudaRunner(Generic[Plan]):
     def close(self) -> None:
         """The pool, graphs and weights go with the runner."""
 
-    def _hidden(self, batch: StepBatch) -> torch.Tensor:
+    def _hidden(self, batch: StepBatch, argmaxes: torch.Tensor | None = None) -> torch.Tensor:
         """[rows or more, hidden]; of a replay it is valid until the next one."""
         size = None if self._graphs is None else self._graphs.size_for(batch)
         if self._graphs is None or size is None:
-            token_ids, positions, plan = self._stage(batch)
+            token_ids, positions, plan = self._stage(batch, argmaxes)
             return self._model.forward(token_ids, positions, self._attention, plan)
-        self._stage(padded(batch, size))
+        self._stage(padded(batch, size), argmaxes)
         self._graphs.replay(size)
         return self._graph_output[:size]
 
-    def _stage(self, batch: StepBatch) -> tuple[torch.Tensor, torch.Tensor, Plan]:
-        """Token ids, positions and plan, on their way to the device: for as many rows always at the same places."""
+    def _stage(self, batch: StepBatch, argmaxes: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor, Plan]:
+        """Token ids, positions and plan, on their way to the device: for as many rows always at the same places.
+        `argmaxes` are on it already: what `fed_samples` are of."""
         self._inputs.begin()
         token_ids, positions = self._inputs.put(batch.token_ids), self._inputs.put(batch.positions)
         plan = self._attention.plan(batch)
         self._inputs.send()
+        if batch.fed_samples is not None:
+            assert argmaxes is not None
+            fed = argmaxes.index_select(0, place(batch.fed_samples, argmaxes.device))
+            token_ids[: len(fed)].copy_(fed.clamp_min(0))
         return token_ids, positions, plan
 
     def _run_of_size(self, size: int) -> Callable[[], None]:

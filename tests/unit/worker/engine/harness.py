@@ -29,6 +29,7 @@ from worker.engine.outputs import StepOutput
 from worker.engine.request import Vocabulary
 from worker.engine.scheduling.cost_model import Pace
 from worker.engine.scheduling.forecast import GrowthForecast
+from worker.engine.scheduling.foresight import Foresight
 from worker.engine.scheduling.policies import POLICIES
 from worker.engine.scheduling.scheduler import Scheduler
 from worker.engine.scheduling.speculation import Speculation
@@ -94,6 +95,7 @@ class Machine:
     echo_probability: float = 0.0
     max_drafts: int = 0
     foresees: bool = True
+    overlaps: bool = False
     policy: str = "priority"
     scope: CacheScope = CacheScope.TENANT
     pace: Pace | None = None
@@ -118,6 +120,7 @@ class Machine:
             max_step_tokens=self.max_step_tokens,
             pace=self.pace,
             speculation=Speculation(self.max_drafts, is_plain) if self.max_drafts else None,
+            foresight=Foresight(is_plain) if self.overlaps else None,
         )
         if not self.foresees:
             self.scheduler.forecast = NoForesight(self.block_size, kv.capacity_tokens)

@@ -52,6 +52,7 @@ class World:
     machine: Machine
     draw_params: Callable[[random.Random], dict]
     drafts: tuple[int, ...] = (0, 1, 5, 5)
+    overlaps: bool = False
 
     @property
     def block(self) -> int:
@@ -69,6 +70,7 @@ class World:
             pace=rng.choice([None, RandomPace(rng)]),
             max_drafts=rng.choice(self.drafts),
             foresees=rng.random() < 0.5,
+            overlaps=self.overlaps,
         )
 
     def draw_request(self, rng: random.Random, name: str, earlier: list[list[int]]) -> Request:
@@ -121,6 +123,7 @@ class RandomRun:
             outputs = self.machine.engine.step()
             assert not self.aborted & {output.request_id for output in outputs}
             collect(outputs, self.journals)
+            self.counts["ahead"] += self.machine.engine._next is not None
             check_blocks(self.machine.scheduler)
         raise AssertionError("the schedule does not drain")
 
