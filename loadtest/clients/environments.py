@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def node_environment(cache: Path, packages: tuple[str, ...]) -> Environment:
 
 def _folder(cache: Path, packages: tuple[str, ...]) -> Path:
     """One a set of packages: its name changes with it."""
-    name = packages[0].replace("@", "_").replace("/", "_").replace("[", "_").split("=")[0].strip("_")
+    name = "-".join(re.findall(r"[a-z0-9.]+", packages[0]))
     cache.mkdir(parents=True, exist_ok=True)
     return cache / f"{name}-{hashlib.sha256(repr(packages).encode()).hexdigest()[:8]}"
 

@@ -7,6 +7,7 @@ it does not. Each client is run in an environment of its own, as its users run i
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from loadtest.stack import Stack, child_environment
 
 ROOT = Path(__file__).parents[2]
 CACHE = Path.home() / ".cache" / "headrace" / "clients"
+_FOLDERS = re.compile(r"(?<![:/\w])(/[^\s/\"]+){3,}/")  # of this machine: no reason for anything
 REAL, SIMULATED = "smollm2-135m-instruct", "simulated"
 
 
@@ -78,9 +80,9 @@ def _steps(command: list[str], env: dict[str, str], work: Path, timeout_s: float
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    steps = read_steps((work / "stdout").read_text(errors="replace"))
+    steps = read_steps(_FOLDERS.sub("", (work / "stdout").read_text(errors="replace")))
     if process.returncode != 0 or not steps:
-        said = " ".join((work / "stderr").read_text(errors="replace").split())[-300:]
+        said = _FOLDERS.sub("", " ".join((work / "stderr").read_text(errors="replace").split())[-300:])
         steps.append(Step("the session ends by itself", "failed", f"exit {process.returncode}: {said}"))
     return steps
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from loadtest.clients.programs.command import run_command
+from loadtest.clients.programs.command import CommandFailed, run_command
 from loadtest.clients.steps import ModelUnable, expect, server, step
 
 SERVER = server()
@@ -43,10 +43,11 @@ def codex(*arguments: str, is_to_fail: bool = False) -> list[dict[str, Any]]:
     programs = Path(sys.argv[4]) / "node_modules" / ".bin"
     try:
         said = run_command(["codex", "exec", *arguments], folder=programs, is_to_fail=is_to_fail)
-    except RuntimeError as error:
-        if "reason: max_output_tokens" in str(error):
-            raise ModelUnable("it goes on to the end of its context, which Codex reports") from error
-        raise
+    except CommandFailed as error:
+        told = error.stdout.rpartition('"turn.failed"')[2]
+        if "max_output_tokens" in told or "context window" in told:
+            raise ModelUnable("it writes, or calls, to the end of its context, which Codex reports") from error
+        raise AssertionError(told) from error
     return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
 
 

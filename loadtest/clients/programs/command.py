@@ -10,6 +10,14 @@ from pathlib import Path
 COMMAND_S = 240.0
 
 
+class CommandFailed(Exception):
+    """It ended otherwise than it was to; `stdout` is all of it, the words are the end of what it said."""
+
+    def __init__(self, returncode: int, stdout: str, stderr: str) -> None:
+        super().__init__(f"exit {returncode}: {(stdout + stderr)[-350:]}")
+        self.stdout = stdout
+
+
 def run_command(
     command: Sequence[str],
     *,
@@ -19,8 +27,7 @@ def run_command(
 ) -> str:
     """Its stdout, or, where it is to fail, what it said on either. `folder` is where its programs lie.
 
-    Variables of `env` are put beside this process's. Raises RuntimeError with the end of what it said where it ends
-    otherwise than it is to.
+    Variables of `env` are put beside this process's. Raises CommandFailed.
     """
     beside = folder or Path(sys.executable).parent
     words = [f"{name}={value}" for name, value in (env or {}).items()]
@@ -29,5 +36,5 @@ def run_command(
         text=True, check=False, timeout=COMMAND_S,
     )  # fmt: skip
     if (done.returncode != 0) != is_to_fail:
-        raise RuntimeError(f"exit {done.returncode}: {(done.stdout + done.stderr)[-350:]}")
+        raise CommandFailed(done.returncode, done.stdout, done.stderr)
     return done.stdout + done.stderr if is_to_fail else done.stdout
