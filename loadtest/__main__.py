@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from loadtest import cancel, failover, overhead, overload
+from loadtest.batch import run as batch
 from loadtest.chaos import commands
 from loadtest.clients import run as clients
 from loadtest.edge import fuzz, proxies, streams
@@ -32,6 +33,7 @@ app.command("failover")(failover.main)
 app.command("streams")(streams.main)
 app.command("fuzz")(fuzz.main)
 app.command("proxies")(proxies.main)
+app.command("batch")(batch.main)
 
 
 @app.callback()

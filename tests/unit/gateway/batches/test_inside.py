@@ -19,7 +19,8 @@ CHAT = "/v1/chat/completions"
 
 def inside(**fields: Any) -> Inside:
     known: dict[str, Any] = {"tenant": Tenant(name="acme"), "service_class": ServiceClass.BATCH, "deadline_ms": 5000}
-    return Inside(**{**known, "key_hash": "k", "body_digest": "d", **fields})
+    known |= {"key_hash": "k", "body_digest": "d", **fields}
+    return Inside(**known)
 
 
 async def test_the_answer_is_what_a_client_gets() -> None:
