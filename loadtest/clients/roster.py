@@ -49,6 +49,10 @@ ROSTER = (
         "LangChain's own `ChatModelIntegrationTests`; those for images, sounds and PDF skip themselves", 10 * MINUTES,
     ),
     Client(
+        "langchain-openai, by responses", "uv", ("langchain-openai==1.7.4", "langchain-tests==1.1.9"),
+        f"{_LIBRARIES}.langchain_responses", "the same suite with `use_responses_api=True`", 10 * MINUTES,
+    ),
+    Client(
         "ai + @ai-sdk/openai-compatible (npm)", "npm",
         ("ai@6.0.326", "@ai-sdk/openai-compatible@2.0.92", "zod@4.1.12"), "vercel.mjs",
         "`generateText`, `streamText`, a tool loop, `generateObject`, usage, errors",

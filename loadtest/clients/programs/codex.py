@@ -1,6 +1,7 @@
 """OpenAI's Codex, one turn at a time by `codex exec`, with a provider of `wire_api = "responses"`.
 
-Its two tools that run at OpenAI's are switched off by its own settings: they are refused here by name.
+Its tools that run at OpenAI's, or send items of their own kind, are switched off by its own settings: they are refused
+here by name.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ wire_api = "responses"
 
 [features]
 multi_agent = false
+goals = false
 
 [analytics]
 enabled = false
