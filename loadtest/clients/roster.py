@@ -46,7 +46,8 @@ ROSTER = (
     Client(
         "langchain-openai", "uv", ("langchain-openai==1.7.4", "langchain-tests==1.1.9"),
         f"{_LIBRARIES}.langchain_suite",
-        "LangChain's own `ChatModelIntegrationTests`; those for images, sounds and PDF skip themselves", 10 * MINUTES,
+        "LangChain's own `ChatModelIntegrationTests`; the 7 for images, sounds, PDF and the like skip themselves",
+        10 * MINUTES,
     ),
     Client(
         "langchain-openai, by responses", "uv", ("langchain-openai==1.7.4", "langchain-tests==1.1.9"),

@@ -41,6 +41,10 @@ class TestHeadrace(ChatModelIntegrationTests):
         }  # fmt: skip
 
     @property
+    def model_override_value(self) -> str:
+        return server().simulated
+
+    @property
     def supports_json_mode(self) -> bool:
         return True
 
