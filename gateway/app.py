@@ -34,7 +34,7 @@ from gateway.metering import MeteredDispatcher
 from gateway.reference.document import install_document
 from gateway.responses.desk import ResponseDesk
 from gateway.responses.finisher import Finisher
-from gateway.routes import batches, files, health, openai, operator, requests
+from gateway.routes import batches, files, health, openai, operator, requests, tokenization
 from gateway.routes.responses import creation, stored
 from gateway.store.database import Database
 from gateway.store.responses import ResponseRows
@@ -69,6 +69,7 @@ def create_app(settings: GatewaySettings) -> ASGIApp:
     install_middleware(app, settings.max_body_bytes, settings.cors_origins, longer=uploads)
     install_error_handlers(app)
     app.include_router(openai.router)
+    app.include_router(tokenization.router)
     app.include_router(creation.router)
     app.include_router(stored.router)
     app.include_router(requests.router)

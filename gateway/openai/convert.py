@@ -47,10 +47,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A request for the queue, and how its client sees it: what any gateway needs beside the journal."""
+    """A request for the queue, and how its client sees it: what any gateway needs beside the journal. `prompt` is a
+    chat's, as its template wrote it."""
 
     request: Request
     view: View
+    prompt: str = ""
 
 
 def chat_request(body: ChatCompletionRequest, target: Target) -> Converted:
@@ -64,7 +66,7 @@ def chat_request(body: ChatCompletionRequest, target: Target) -> Converted:
     size = Size(len(prompt_ids), max_tokens, body.n)
     check_allowed(target.tenant, size, prompt_param="messages", answer_param=answer_param)
     request = _request(body, target, prompt_ids, max_tokens, plan.constraint)
-    return Converted(request, replace(_view(body, target, prompt_ids, "chat"), answer=plan.answer))
+    return Converted(request, replace(_view(body, target, prompt_ids, "chat"), answer=plan.answer), plan.prompt)
 
 
 def completion_request(body: CompletionRequest, target: Target) -> Converted:
@@ -100,7 +102,7 @@ def _prompt_ids(prompt: str | list[int], target: Target) -> list[int]:
         if not ids:
             raise InvalidRequest("prompt: has no tokens", param="prompt")
         return ids
-    _check_ids(prompt, target.card.vocab_size, "prompt")
+    check_ids(prompt, target.card.vocab_size, "prompt")
     return prompt
 
 
@@ -126,9 +128,9 @@ def _request(
 ) -> Request:
     if body.n > target.max_choices:
         raise InvalidRequest(f"n: must be at most {target.max_choices}", param="n")
-    _check_ids(body.stop_token_ids, target.card.vocab_size, "stop_token_ids")
+    check_ids(body.stop_token_ids, target.card.vocab_size, "stop_token_ids")
     biases = [(int(token_id), bias) for token_id, bias in body.logit_bias.items()]
-    _check_ids([token_id for token_id, _ in biases], target.card.vocab_size, "logit_bias")
+    check_ids([token_id for token_id, _ in biases], target.card.vocab_size, "logit_bias")
     if body.min_tokens > max_tokens:
         raise InvalidRequest(f"min_tokens: must be at most max_tokens, which is {max_tokens}", param="min_tokens")
     params = SamplingParams(
@@ -161,6 +163,7 @@ def _top_k(body: GenerationRequest) -> int:
     return 1 if body.top_p == 0 else max(body.top_k, 0)
 
 
-def _check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
+def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
+    """Raises InvalidRequest for an id that is no token."""
     if ids and (min(ids) < 0 or max(ids) >= vocab_size):
         raise InvalidRequest(f"{param}: token ids must be at least 0 and below {vocab_size}", param=param)

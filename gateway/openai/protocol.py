@@ -110,10 +110,23 @@ class GenerationRequest(ConstrainedRequest):
         return self
 
 
-class ChatCompletionRequest(GenerationRequest, ToolRequest):
-    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+class TemplateRequest(ToolRequest):
+    """What a chat template is given beside the messages."""
+
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict[str, Any], max_length=MAX_TEMPLATE_KWARGS)
+
+    @field_validator("chat_template_kwargs", mode="after")
+    @classmethod
+    def _are_the_clients(cls, variables: dict[str, Any]) -> dict[str, Any]:
+        for name in variables:
+            if name in _GIVEN_TO_TEMPLATES or not name.isidentifier():
+                raise PydanticCustomError("variables", "'{name}' cannot be set", {"name": name[:64]})
+        return variables
+
+
+class ChatCompletionRequest(GenerationRequest, TemplateRequest):
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=MAX_TOP_LOGPROBS)
@@ -132,14 +145,6 @@ class ChatCompletionRequest(GenerationRequest, ToolRequest):
         if both and self.max_tokens != self.max_completion_tokens:
             raise PydanticCustomError("at_max_tokens", "must equal max_completion_tokens when both are given")
         return self
-
-    @field_validator("chat_template_kwargs", mode="after")
-    @classmethod
-    def _are_the_clients(cls, variables: dict[str, Any]) -> dict[str, Any]:
-        for name in variables:
-            if name in _GIVEN_TO_TEMPLATES or not name.isidentifier():
-                raise PydanticCustomError("variables", "'{name}' cannot be set", {"name": name[:64]})
-        return variables
 
     @model_validator(mode="after")
     def _rivals_of_something(self) -> ChatCompletionRequest:

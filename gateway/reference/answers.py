@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from gateway.reference.token_answers import Detokenized, Rendered, Tokenized, TokenizerInfo
+
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 
 
@@ -259,6 +261,10 @@ ANSWERS: dict[tuple[str, str], Answer] = {
     ("get", "/v1/responses/{response_id}/input_items"): Answer(ItemList),
     ("get", "/v1/models"): Answer(ModelList),
     ("get", "/v1/models/{name}"): Answer(Model),
+    ("post", "/v1/chat/completions/render"): Answer(Rendered),
+    ("post", "/tokenize"): Answer(Tokenized),
+    ("post", "/detokenize"): Answer(Detokenized),
+    ("get", "/tokenizer_info"): Answer(TokenizerInfo),
     ("get", "/v1/requests/{request_id}"): Answer(RequestStanding),
     ("post", "/v1/requests/{request_id}/cancel"): Answer(CancelledRequest),
     ("get", "/v1/requests/{request_id}/events"): Answer(None, is_streamed=True),

@@ -23,7 +23,7 @@ from gateway.http.middleware import install_middleware
 from gateway.http.options import AdmissionOptions
 from gateway.lookup import Found, Place
 from gateway.responses.desk import ResponseDesk
-from gateway.routes import batches, files, health, openai
+from gateway.routes import batches, files, health, openai, tokenization
 from gateway.routes.responses import creation, stored
 from gateway.store.database import Database
 from gateway.store.responses import ResponseRows
@@ -186,6 +186,7 @@ def build_app(
     install_error_handlers(app)
     install_middleware(app, settings.max_body_bytes, settings.cors_origins)
     app.include_router(openai.router)
+    app.include_router(tokenization.router)
     app.include_router(creation.router)
     app.include_router(stored.router)
     app.include_router(files.router)

@@ -25,7 +25,16 @@ async def call(
 
 @pytest.mark.parametrize(
     ("method", "path", "body"),
-    [("POST", CHAT, b"{"), ("POST", "/v1/completions", b""), ("GET", "/v1/models", b""), ("GET", "/v1/models/x", b"")],
+    [
+        ("POST", CHAT, b"{"),
+        ("POST", "/v1/completions", b""),
+        ("GET", "/v1/models", b""),
+        ("GET", "/v1/models/x", b""),
+        ("POST", "/tokenize", b"{"),
+        ("POST", "/detokenize", b""),
+        ("GET", "/tokenizer_info", b""),
+        ("POST", f"{CHAT}/render", b""),
+    ],
 )
 async def test_without_a_key_every_endpoint_is_401_before_anything_else(method: str, path: str, body: bytes) -> None:
     response = await call(method, path, None, content=body)

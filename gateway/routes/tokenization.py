@@ -1,0 +1,111 @@
+"""Tokenizers over HTTP: text to tokens and back, and what a chat request's prompt would be. Nothing is queued.
+
+Evaluation tools ask these at the root of the server, often without a model: then it is the only one that their key may
+use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+
+from gateway.dependencies import Services, ServicesDep, TenantDep
+from gateway.http.options import is_strict
+from gateway.openai.convert import Target
+from gateway.openai.fields import UNSUPPORTED_IN_CHAT, documented
+from gateway.openai.protocol import ChatCompletionRequest, parse_chat
+from gateway.openai.tokens.protocol import (
+    UNSUPPORTED_IN_TOKENIZE,
+    DetokenizeRequest,
+    TokenizeRequest,
+    parse_detokenize,
+    parse_tokenize,
+)
+from gateway.openai.tokens.rendering import rendered
+from gateway.openai.tokens.text import detokenized, info_of, tokenized
+from gateway.routes.arrival import json_bytes, options_of
+from gateway.routes.documentation import body_schema
+from gateway.routes.limits import require_class, require_model
+from shared.access.entries import Tenant
+from shared.errors import InvalidRequest, ModelNotFound, Unavailable
+from shared.schemas import ModelCard
+
+router = APIRouter(tags=["tokenizer"])
+
+
+@router.post(
+    "/v1/chat/completions/render",
+    response_class=Response,
+    openapi_extra=body_schema(ChatCompletionRequest, **documented(UNSUPPORTED_IN_CHAT)),
+)
+async def render_chat(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
+    """The prompt that such a request would have, after all its checks but those of rate and room."""
+    raw = await json_bytes(http)
+    body = parse_chat(raw, is_strict=is_strict(http.headers, default=services.settings.strict_fields))
+    options_of(http, services, tenant, body.deadline_ms)
+    target = await _target(http, services, tenant, body.model)
+    require_class(tenant, body.service_class)
+    return await _worked(services, len(raw), partial(rendered, body, target), is_heavy=body.is_heavy)
+
+
+@router.post(
+    "/tokenize",
+    response_class=Response,
+    openapi_extra=body_schema(TokenizeRequest, **documented(UNSUPPORTED_IN_TOKENIZE)),
+)
+async def tokenize(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
+    """Of a text, or of messages as a chat would have them. Without `model`: the only one."""
+    raw = await json_bytes(http)
+    body = parse_tokenize(raw, is_strict=is_strict(http.headers, default=services.settings.strict_fields))
+    target = await _target(http, services, tenant, body.model)
+    return await _worked(services, len(raw), partial(tokenized, body, target), is_heavy=body.is_heavy)
+
+
+@router.post("/detokenize", response_class=Response, openapi_extra=body_schema(DetokenizeRequest))
+async def detokenize(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
+    """Special tokens have their text. Without `model`: the only one."""
+    raw = await json_bytes(http)
+    body = parse_detokenize(raw)
+    target = await _target(http, services, tenant, body.model)
+    return await _worked(services, len(raw), partial(detokenized, body, target))
+
+
+@router.get("/tokenizer_info")
+async def tokenizer_info(services: ServicesDep, tenant: TenantDep, model: str | None = None) -> Response:
+    """Special tokens and chat template. Without `model`: of the only one."""
+    card = _card(services, tenant, model)
+    return JSONResponse(info_of(await services.catalogue.tokenizer(card)))
+
+
+async def _target(http: HttpRequest, services: Services, tenant: Tenant, model: str | None) -> Target:
+    card = _card(services, tenant, model)
+    tokenizer = await services.catalogue.tokenizer(card)
+    return Target(http.state.request_id, card, tokenizer, services.settings.max_choices, tenant)
+
+
+def _card(services: Services, tenant: Tenant, model: str | None) -> ModelCard:
+    """Raises PermissionDenied, ModelNotFound or Unavailable; InvalidRequest when none is named of several."""
+    if model is not None:
+        require_model(tenant, model)
+        return services.catalogue.find(model)
+    served = services.catalogue.cards()
+    if not served:
+        raise Unavailable("no model is registered yet")
+    cards = [card for card in served if tenant.may_use(card.name)]
+    if not cards:
+        raise ModelNotFound("no model that this API key may use is served", param="model")
+    if len(cards) > 1:
+        names = ", ".join(card.name for card in cards)
+        raise InvalidRequest(f"model: must be one of those served: {names}"[:1000], param="model")
+    return cards[0]
+
+
+async def _worked(
+    services: Services, size_bytes: int, work: Callable[[], bytes], *, is_heavy: bool = False
+) -> Response:
+    body = await services.text_pool.run(size_bytes, work, is_heavy=is_heavy)
+    return Response(body, media_type="application/json")
