@@ -147,7 +147,7 @@ class WorkerSettings(RedisSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     threads: int = Field(default=0, ge=0)
     max_num_seqs: int = Field(default=32, ge=1, le=1024)
-    max_step_tokens: int = Field(default=256, ge=1)
+    max_step_tokens: int = Field(default=512, ge=1)
     itl_target_ms: float = Field(default=25.0, ge=0)
     scheduling_policy: Literal["priority", "fcfs", "shortest"] = "priority"
     prefix_cache: Literal["tenant", "shared", "off"] = "tenant"

@@ -22,7 +22,7 @@ class SchedulerConfig:
     computes by itself, the next step is launched before this one has ended, if it can be foreseen."""
 
     max_num_seqs: int = 32
-    max_step_tokens: int = 256
+    max_step_tokens: int = 512
     policy: str = "priority"
     prefix_cache: str = "tenant"
     itl_target_ms: float = 25.0
