@@ -81,6 +81,7 @@ class Constraint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """How to choose tokens. `temperature` 0 is greedy; `top_k` and `min_p` 0 are off; `seed` is always set by the
     gateway. `logit_bias` is (token id, bias); `logprobs` None is not asked, else how many rivals to tell as well.
+    `visible_token_ids` are special tokens whose text is part of the answer; others have none.
     """
 
     max_tokens: int
@@ -100,6 +101,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     min_tokens: int = 0
     logprobs: int | None = None
     constraint: Constraint | None = None
+    visible_token_ids: tuple[int, ...] = ()
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):

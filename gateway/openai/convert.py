@@ -66,6 +66,8 @@ def chat_request(body: ChatCompletionRequest, target: Target) -> Converted:
     size = Size(len(prompt_ids), max_tokens, body.n)
     check_allowed(target.tenant, size, prompt_param="messages", answer_param=answer_param)
     request = _request(body, target, prompt_ids, max_tokens, plan.constraint)
+    if plan.special_ids:
+        request = replace(request, params=replace(request.params, visible_token_ids=plan.special_ids))
     return Converted(request, replace(_view(body, target, prompt_ids, "chat"), answer=plan.answer), plan.prompt)
 
 

@@ -92,8 +92,14 @@ class Tokenizer:
         """Tokens that have no text in an answer."""
         return self._decoding.special_ids
 
-    def incremental(self) -> IncrementalDecoder:
-        return IncrementalDecoder(self._decoding.piece_of, self._decoding.strip_spaces)
+    def incremental(self, visible_ids: Iterable[int] = ()) -> IncrementalDecoder:
+        """Special tokens have no text, but for those of `visible_ids`."""
+        decoding, visible = self._decoding, frozenset(visible_ids)
+
+        def piece_of(token_id: int) -> bytes:
+            return decoding.special_piece_of(token_id) if token_id in visible else decoding.piece_of(token_id)
+
+        return IncrementalDecoder(piece_of if visible else decoding.piece_of, decoding.strip_spaces)
 
     def render_chat(
         self,

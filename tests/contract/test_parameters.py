@@ -155,3 +155,20 @@ def test_stop_strings_wait_for_min_tokens(make: Callable[..., Engine]) -> None:
     tokenizer = Tokenizer.from_blob(engine.tokenizer_blob)
     assert len(held.token_ids) >= 10
     assert held.text.startswith(tokenizer.decode(list(held.token_ids[:9])))
+
+
+@pytest.mark.parametrize("is_journaled", [True, False])
+def test_a_visible_special_token_has_its_text_also_after_a_resume(
+    make: Callable[..., Engine], is_journaled: bool
+) -> None:
+    """The text was in the journal, or held back when that was cut, as a stop string might have begun there."""
+    engine = make()
+    tokenizer = Tokenizer.from_blob(engine.tokenizer_blob)
+    mark = tokenizer.special_ids[0]
+    name = tokenizer.decode([mark], skip_special_tokens=False)
+    journal = [TokensFrame(0, [mark], name if is_journaled else "")]
+    start(engine, make_request(ignore_eos=True, visible_token_ids=(mark,), stop=(f"{name}\0",)), journal)
+    whole = answer([*journal, *drain(engine)["r"]])
+    decoder = tokenizer.incremental([mark])
+    assert whole.text == "".join(map(decoder.push, whole.token_ids)) + decoder.flush()
+    assert whole.text.startswith(name) and whole.token_ids[0] == mark

@@ -48,6 +48,15 @@ def test_a_request_of_version_1() -> None:
     assert encode_request(REQUEST) == raw
 
 
+def test_visible_tokens_are_a_field_that_other_requests_do_not_have() -> None:
+    """A worker that does not know it refuses the body, as it could not write such an answer."""
+    params = msgspec.structs.replace(REQUEST.params, visible_token_ids=(4, 9))
+    request = msgspec.structs.replace(REQUEST, params=params)
+    assert b'"visible_token_ids":[4,9]' in encode_request(request)
+    assert decode_request(encode_request(request)) == request
+    assert b"visible" not in encode_request(REQUEST)
+
+
 def test_a_long_body_is_deflated_and_comes_back() -> None:
     long = msgspec.structs.replace(REQUEST, prompt_ids=tuple(range(2000)))
     body = encode_request(long)

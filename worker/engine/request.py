@@ -151,9 +151,10 @@ class LiveRequest:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a model's token ids mean: text, and which of them a constraint allows."""
+    """What a model's token ids mean: text (`new_decoder` is given the special ones that have theirs in an answer), and
+    which of them a constraint allows."""
 
-    new_decoder: Callable[[], Decoder]
+    new_decoder: Callable[[SequenceOf[int]], Decoder]
     open_automaton: Callable[[Constraint], Automaton] = refuse_constraints
 
 
@@ -179,7 +180,7 @@ def open_request(
             chain=Chain(arrival.salt),
             params=params,
             stop_ids=stop_ids,
-            detokenizer=Detokenizer(vocabulary.new_decoder(), params.stop),
+            detokenizer=Detokenizer(vocabulary.new_decoder(params.visible_token_ids), params.stop),
             token_ids=list(request.prompt_ids),
             num_prompt_tokens=len(request.prompt_ids),
             automaton=vocabulary.open_automaton(params.constraint) if params.constraint else None,

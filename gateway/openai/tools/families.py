@@ -29,7 +29,9 @@ class Family:
 FAMILIES = {
     family.name: family
     for family in (
-        Family("hermes", opening="<tool_call>", closing="</tool_call>"),
+        Family(
+            "hermes", opening="<tool_call>", closing="</tool_call>", special=("<tool_call>", "</tool_call>")
+        ),
         Family("llama3", opening="<|python_tag|>", bare="{", special=("<|python_tag|>",)),
         Family(
             "mistral", opening="[TOOL_CALLS]", bare="[", special=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")

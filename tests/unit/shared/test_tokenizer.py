@@ -88,6 +88,16 @@ def test_special_and_unknown_tokens_have_no_text() -> None:
     assert tokenizer.decode([end], skip_special_tokens=False) == "<|end|>"
 
 
+def test_special_tokens_that_are_visible_have_their_text() -> None:
+    tokenizer = TOKENIZERS["byte_level"]
+    ids = tokenizer.encode("a<|im_start|>é<|end|>")
+    start = tokenizer.token_id("<|im_start|>")
+    assert start is not None
+    decoder = tokenizer.incremental([start])
+    assert "".join(map(decoder.push, ids)) + decoder.flush() == "a<|im_start|>é"
+    assert streamed(tokenizer, ids) == "aé"
+
+
 def test_leading_space_is_dropped_once() -> None:
     tokenizer = TOKENIZERS["sentence_piece"]
     ids = tokenizer.encode("the the")

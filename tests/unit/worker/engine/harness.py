@@ -102,7 +102,7 @@ class Machine:
     now_s: float = 0.0
     seconds: Callable[[], float] | None = None
     make_runner: Callable[[Machine], Runner] = make_fake_runner
-    vocabulary: Vocabulary = field(default_factory=lambda: Vocabulary(LetterDecoder))
+    vocabulary: Vocabulary = field(default_factory=lambda: Vocabulary(lambda _: LetterDecoder()))
     engine: EngineCore = field(init=False)
     scheduler: Scheduler = field(init=False)
 

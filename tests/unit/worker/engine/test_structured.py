@@ -181,7 +181,7 @@ class Failing:
 
 
 def test_a_request_that_fails_ends_alone_and_at_once() -> None:
-    machine = Machine(vocabulary=Vocabulary(LetterDecoder, open_automaton=lambda _: Failing(3)))
+    machine = Machine(vocabulary=Vocabulary(lambda _: LetterDecoder(), open_automaton=lambda _: Failing(3)))
     start(machine.engine, make_request("bad", n=2, constraint=regex("a")))
     start(machine.engine, make_request("good"))
     journals = drain(machine.engine)
