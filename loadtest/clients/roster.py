@@ -14,7 +14,8 @@ MINUTES = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """`packages` have their exact versions: the first is the client, the others are what it is run with."""
+    """`packages` have their exact versions: the first is the client, the others are what it is run with. `one_model`:
+    it asks for a tokenizer and names no model, so only the packaged one is served to it."""
 
     name: str
     installer: Literal["uv", "npm"]
@@ -22,6 +23,7 @@ class Client:
     session: str
     does: str
     timeout_s: float = 6 * MINUTES
+    one_model: bool = False
 
 
 _SDK = (
@@ -92,6 +94,7 @@ ROSTER = (
     Client(
         "lm-eval", "uv", ("lm-eval[api]==0.4.13",), f"{_PROGRAMS}.harness",
         "`local-completions` with our tokenizer (log-likelihoods and generation), `local-chat-completions`",
+        one_model=True,
     ),
     Client(
         "inspect-ai", "uv", ("inspect-ai==0.3.285", "openai==3.57.0"), f"{_PROGRAMS}.inspecting",

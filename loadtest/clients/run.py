@@ -1,8 +1,8 @@
 """`python -m loadtest clients` (`make test-clients`): clients of OpenAI's API, unmodified, against our own server.
 
 One gateway serves two models by two workers: the packaged one, where what is said matters, and the simulated one, where
-it does not. Each client is run in an environment of its own, as its users run it. What it did is kept in
-`results/clients.json`, and in the table of docs/clients.md.
+it does not; a client that names no model is served the packaged one alone. Each is run in an environment of its own, as
+its users run it. What it did is kept in `results/clients.json`, and in the table of docs/clients.md.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -30,14 +31,21 @@ _FOLDERS = re.compile(r"(?<![:/\w])(/[^\s/\"]+){3,}/")  # of this machine: no re
 REAL, SIMULATED = "smollm2-135m-instruct", "simulated"
 
 
+_ENV = {"max_num_seqs": 16, "log_level": "warning"}
+
+
 class TwoModels(Stack):
     """`worker0` serves the packaged model, `worker1` the simulated one."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, num_workers=2, env={"max_num_seqs": 16, "log_level": "warning"})
+        super().__init__(directory, num_workers=2, env=_ENV)
 
     def settings_of(self, name: str) -> dict[str, object]:
         return {"backend": "simulated", "sim_step_us": 2000} if name == "worker1" else {}
+
+
+def _stack(directory: Path, *, one_model: bool) -> Stack:
+    return Stack(directory, env=_ENV) if one_model else TwoModels(directory)
 
 
 def environment_of(client: Client, cache: Path) -> Environment:
@@ -87,6 +95,20 @@ def _steps(command: list[str], env: dict[str, str], work: Path, timeout_s: float
     return steps
 
 
+def _run_all(clients: Sequence[Client], cache: Path, *, one_model: bool) -> list[Ran]:
+    ran: list[Ran] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-clients-") as directory,
+        _stack(Path(directory), one_model=one_model) as stack,
+    ):
+        for client in clients:
+            ran.append(run_session(client, stack.base_url, cache))
+            typer.echo(ran[-1].line())
+            for step in ran[-1].not_ok():
+                typer.echo(f"    {step.verdict}: {step.name}: {step.why}")
+    return ran
+
+
 def main(
     only: Annotated[str, typer.Option(help="clients whose names have one of these in them: a,b")] = "",
     cache: Annotated[Path, typer.Option(help="where their environments are kept")] = CACHE,
@@ -94,12 +116,9 @@ def main(
     """Real clients, unmodified, against our server. Exits with 1 where a step failed that is not the model's fault."""
     chosen = [client for client in ROSTER if any(part in client.name for part in only.split(","))]
     ran: list[Ran] = []
-    with tempfile.TemporaryDirectory(prefix="headrace-clients-") as directory, TwoModels(Path(directory)) as stack:
-        for client in chosen:
-            ran.append(run_session(client, stack.base_url, cache))
-            typer.echo(ran[-1].line())
-            for step in ran[-1].not_ok():
-                typer.echo(f"    {step.verdict}: {step.name}: {step.why}")
+    for one_model in (False, True):
+        if alike := [client for client in chosen if client.one_model is one_model]:
+            ran += _run_all(alike, cache, one_model=one_model)
     typer.echo(f"written to {write_record(read_record(), ran)}")
     write_table()
     raise typer.Exit(any(step.verdict == "failed" for client in ran for step in client.steps))
