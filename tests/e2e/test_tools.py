@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false
 """Calls of functions through the official SDK: forced on the real model, streamed, resumed, and through a kill."""
 
 from __future__ import annotations

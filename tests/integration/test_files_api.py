@@ -65,7 +65,7 @@ async def test_a_file_goes_up_and_comes_down(tmp_path: Path) -> None:
 )
 async def test_a_field_of_an_upload_is_refused_by_name(tmp_path: Path, fields: dict[str, str], param: str) -> None:
     async with api(tmp_path) as client:
-        reply = await upload(client, **fields)
+        reply = await upload(client, b"{}", **fields)
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
         assert (await client.get("/v1/files")).json()["data"] == []
     assert stored(tmp_path) == []
