@@ -80,7 +80,8 @@ def completion_request(body: CompletionRequest, target: Target) -> Converted:
     size = Size(len(prompt_ids), max_tokens, body.n)
     check_allowed(target.tenant, size, prompt_param="prompt", answer_param="max_tokens")
     request = _request(body, target, prompt_ids, max_tokens, constraint_of(body))
-    return Converted(request, _view(body, target, prompt_ids, "completion"))
+    view = _view(body, target, prompt_ids, "completion")
+    return Converted(request, replace(view, echo=_echo(body, prompt_ids, target)) if body.echo else view)
 
 
 def _view(body: GenerationRequest, target: Target, prompt_ids: Sequence[int], endpoint: Endpoint) -> View:
@@ -96,6 +97,11 @@ def _view(body: GenerationRequest, target: Target, prompt_ids: Sequence[int], en
         continuous_usage=body.continuous_usage,
         prompt_ids=tuple(prompt_ids) if needs_ids else (),
     )
+
+
+def _echo(body: CompletionRequest, prompt_ids: list[int], target: Target) -> str:
+    """The prompt as it was given; of token ids their text, with that of special ones."""
+    return body.prompt if isinstance(body.prompt, str) else target.tokenizer.decode(prompt_ids, False)
 
 
 def _prompt_ids(prompt: str | list[int], target: Target) -> list[int]:

@@ -175,10 +175,17 @@ class CompletionRequest(GenerationRequest):
         min_length=1
     )
     logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    echo: bool = False
 
     @property
     def num_logprobs(self) -> int | None:
         return self.logprobs
+
+    @model_validator(mode="after")
+    def _echoes_what_is_known(self) -> CompletionRequest:
+        if self.echo and self.logprobs is not None:
+            raise PydanticCustomError("at_echo", "is not supported together with logprobs")
+        return self
 
 
 class EmbeddingRequest(StrictModel):
