@@ -176,15 +176,16 @@ class CompletionRequest(GenerationRequest):
     )
     logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     echo: bool = False
+    max_tokens: int | None = Field(default=None, ge=0)
 
     @property
     def num_logprobs(self) -> int | None:
         return self.logprobs
 
     @model_validator(mode="after")
-    def _echoes_what_is_known(self) -> CompletionRequest:
-        if self.echo and self.logprobs is not None:
-            raise PydanticCustomError("at_echo", "is not supported together with logprobs")
+    def _answers_something(self) -> CompletionRequest:
+        if self.max_tokens == 0 and not self.echo:
+            raise PydanticCustomError("at_max_tokens", "must be at least 1, or 0 where echo is true")
         return self
 
 

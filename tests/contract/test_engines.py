@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shared.schemas import EndFrame, Frame, Outcome, Prefix, PromptFrame, Request, TokenLogprobs, prefixes_of
+from shared.schemas import EndFrame, Outcome, Prefix, Request, prefixes_of
 from shared.text.tokenizer import Tokenizer
 from tests.unit.worker.engine.harness import (
     FakeModel,
@@ -230,38 +230,6 @@ def test_request_that_cannot_be_served_fails_and_others_do_not(
     (end,) = journals["bad"]
     assert isinstance(end, EndFrame) and end.error is not None
     assert (end.outcome, answer(journals["good"]).finish_reason) == (Outcome.FAILED, "length")
-
-
-def scores(frames: Sequence[Frame]) -> list[TokenLogprobs]:
-    return [told for frame in frames if isinstance(frame, PromptFrame) for told in frame.logprobs]
-
-
-def test_logprobs_of_a_prompt_are_told_once_whatever_the_batch_the_cache_and_the_cut(
-    make: Callable[..., Engine],
-) -> None:
-    requests = some_requests(4, n=2, prompt_logprobs=2, max_tokens=6)
-    engines = make(), make(kv_cache_tokens=6 * BLOCK_SIZE, max_step_tokens=7)
-    for request in requests:
-        for engine in engines:
-            start(engine, request)
-        start(engines[0], make_request(f"same {request.request_id}", prompt=request.prompt_ids))
-    whole, crowded = (drain(engine) for engine in engines)
-    for request in requests:
-        name = request.request_id
-        assert len(scores(whole[name])) == len(request.prompt_ids) - 1
-        assert scores(whole[name]) == scores(crowded[name])
-        for cut in range(4):
-            start(engines[1], request, crowded[name][:cut])
-            assert scores([*crowded[name][:cut], *drain(engines[1])[name]]) == scores(whole[name])
-
-
-def test_no_tokens_are_made_where_none_are_asked(make: Callable[..., Engine]) -> None:
-    engine = make()
-    start(engine, make_request("scored", max_tokens=0, prompt_logprobs=0))
-    start(engine, make_request("plain", max_tokens=0))
-    journals = drain(engine)
-    assert answer(journals["scored"]) == Prefix((), "", "length", 4)
-    assert answer(journals["plain"]) == Prefix((), "", "length")
 
 
 def test_choice_with_a_finish_reason_is_not_run_again(make: Callable[..., Engine]) -> None:
