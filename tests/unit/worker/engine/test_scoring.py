@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from shared.schemas import EndFrame, Frame, Outcome, PromptFrame, TokenLogprobs, TokensFrame
+from tests.unit.worker.engine.driving import make_sequence
 from tests.unit.worker.engine.harness import (
     Machine,
     answers,
@@ -20,7 +22,7 @@ from tests.unit.worker.engine.harness import (
     start,
 )
 from tests.unit.worker.engine.schedules import RandomRun, World, run_all
-from worker.engine.executor import MAX_SCORED_TOKENS
+from worker.engine.executor import MAX_SCORED_TOKENS, Schedule
 
 PROMPT = list(range(1, 31))
 
@@ -83,6 +85,20 @@ def test_of_a_step_all_requests_get_no_more_than_there_are_rows_for() -> None:
     assert sum(len(scores(output.frames)) for output in outputs) == MAX_SCORED_TOKENS
     check_blocks(machine.scheduler)
     assert [len(scores(frames)) for frames in drain(machine.engine).values()].count(119) == 2
+
+
+def test_what_a_victim_was_to_be_told_is_room_for_others() -> None:
+    schedule, sequences = Schedule(budget=200), [make_sequence(100, arrival=number) for number in range(2)]
+    for sequence in sequences:
+        sequence.params = replace(sequence.params, prompt_logprobs=0)
+        schedule.give(sequence)
+    assert (list(schedule.scored.values()), list(schedule.chunks.values())) == (
+        [MAX_SCORED_TOKENS],
+        [MAX_SCORED_TOKENS],
+    )
+    schedule.take_back(sequences[0])
+    schedule.give(sequences[1])
+    assert (schedule.scored, schedule.budget) == ({sequences[1]: MAX_SCORED_TOKENS}, 200 - MAX_SCORED_TOKENS)
 
 
 def test_a_known_prefix_is_computed_again_where_its_logprobs_are_asked() -> None:
