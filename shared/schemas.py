@@ -6,6 +6,7 @@ line, so that `redis-cli GET hr:{m}:j:<id>` reads as a log:
     ["v","taken",{"worker":"w-1f","attempt":1,"at":1764500000000}]
     ["t",0,[504,253],"The sea"]          choice, token ids, the text released by them
     ["t",0,[8],".",[[-0.12,[[8,-0.12]]]]]  and, where a client asked, the logprob of each id and its likeliest rivals
+    ["p",[[-3.4,[[8,-0.12]]]]]           the same of the prompt's next tokens, where a client asked: before any `t`
     ["f",0,"stop"]                       choice ended: stop | length
     ["e","finished",{"prompt_tokens":31,"completion_tokens":2,"cached_tokens":0},null]
 
@@ -81,7 +82,8 @@ class Constraint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """How to choose tokens. `temperature` 0 is greedy; `top_k` and `min_p` 0 are off; `seed` is always set by the
     gateway. `logit_bias` is (token id, bias); `logprobs` None is not asked, else how many rivals to tell as well.
-    `visible_token_ids` are special tokens whose text is part of the answer; others have none.
+    `visible_token_ids` are special tokens whose text is part of the answer; others have none. `prompt_logprobs` is as
+    `logprobs`, of the prompt's tokens; `max_tokens` 0 makes none.
     """
 
     max_tokens: int
@@ -102,6 +104,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     logprobs: int | None = None
     constraint: Constraint | None = None
     visible_token_ids: tuple[int, ...] = ()
+    prompt_logprobs: int | None = None
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -149,6 +152,13 @@ class TokensFrame(msgspec.Struct, frozen=True, array_like=True, tag="t"):
     logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
+class PromptFrame(msgspec.Struct, frozen=True, array_like=True, tag="p"):
+    """Logprobs of the prompt's next tokens. All such frames of a journal stand before its first tokens, and are about
+    the second token and on: the first has none."""
+
+    logprobs: tuple[TokenLogprobs, ...]
+
+
 class ChoiceEndFrame(msgspec.Struct, frozen=True, array_like=True, tag="f"):
     choice: int
     finish_reason: str
@@ -167,15 +177,17 @@ class EndFrame(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     error: ErrorInfo | None = None
 
 
-Frame = TokensFrame | ChoiceEndFrame | EventFrame | EndFrame
+Frame = TokensFrame | PromptFrame | ChoiceEndFrame | EventFrame | EndFrame
 
 
 class Prefix(msgspec.Struct, frozen=True):
-    """What a journal already holds of one choice: where a resumed request goes on."""
+    """What a journal already holds of one choice: where a resumed request goes on. `num_scored` of the prompt's tokens
+    have their logprobs in it, whichever the choice."""
 
     token_ids: tuple[int, ...] = ()
     text: str = ""
     finish_reason: str | None = None
+    num_scored: int = 0
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,13 +283,16 @@ def prefixes_of(frames: Sequence[Frame], n: int) -> list[Prefix]:
     token_ids: list[list[int]] = [[] for _ in range(n)]
     texts: list[list[str]] = [[] for _ in range(n)]
     reasons: list[str | None] = [None] * n
+    num_scored = 0
     for frame in frames:
         if isinstance(frame, TokensFrame):
             token_ids[frame.choice].extend(frame.token_ids)
             texts[frame.choice].append(frame.text)
         elif isinstance(frame, ChoiceEndFrame):
             reasons[frame.choice] = frame.finish_reason
+        elif isinstance(frame, PromptFrame):
+            num_scored += len(frame.logprobs)
     return [
-        Prefix(token_ids=tuple(ids), text="".join(text), finish_reason=reason)
+        Prefix(token_ids=tuple(ids), text="".join(text), finish_reason=reason, num_scored=num_scored)
         for ids, text, reason in zip(token_ids, texts, reasons, strict=True)
     ]

@@ -3,6 +3,7 @@
     tokens      opening chunk (first of the choice: chat's role, or an echo), then a chunk for each delta in its text
     choice end  opening chunk if none yet, what a parser held back, then the finish chunk: exactly one per choice
     end         finished: usage chunk if asked, then [DONE]; anything else sets `failure` and gives nothing
+    prompt      nothing: its logprobs go with its echo
     event       nothing
 
 Logprobs and token ids not told yet go with the next chunk of their choice. A chunk is spliced from constant bytes and
@@ -21,7 +22,7 @@ from gateway.openai.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsOf
 from gateway.openai.outcome import FINISH_REASONS, failure_of, unfinished
 from gateway.openai.tools.rendering import AnswerDeltas
 from shared.errors import RequestFailed
-from shared.schemas import ChoiceEndFrame, EndFrame, EventFrame, Frame, Outcome, TokensFrame, Usage
+from shared.schemas import ChoiceEndFrame, EndFrame, EventFrame, Frame, Outcome, PromptFrame, TokensFrame, Usage
 
 DONE = b"[DONE]"
 
@@ -74,13 +75,15 @@ class ChunkStream:
         self._head = self._next_head = _head(shape, identity)
         if wanted.token_ids:
             self._next_head += b'"prompt_token_ids":%b,' % json_line(wanted.prompt_ids)
+        self._prompt = wanted.scored_prompt()
         self._opening = shape.opening if not wanted.echo else _echo_chunk(wanted.echo)
-        self._opened = [not self._opening] * wanted.n
+        self._opened = [not self._opening and self._prompt is None] * wanted.n
         self._finished = [False] * wanted.n
         self._before = [b'"choices":[{"index":%d' % (wanted.first_index + index) for index in choices]
         self._plain = b',"logprobs":null,"finish_reason":null}]' + (b',"usage":null}' if wanted.include_usage else b"}")
         self._is_plain = not (wanted.token_bytes or wanted.token_ids or wanted.continuous_usage)
-        self._logprobs = [LogprobsOf(shape.logprobs, wanted.token_bytes) for _ in choices] if wanted.token_bytes else []
+        token_bytes = wanted.token_bytes
+        self._logprobs = [LogprobsOf(shape.logprobs, token_bytes, wanted.echo) for _ in choices] if token_bytes else []
         self._ids: list[list[int]] = [[] for _ in choices]
         self._num_tokens = 0
         self._answers = [AnswerDeltas(wanted.answer, identity.request_id, index) for index in choices]
@@ -97,8 +100,15 @@ class ChunkStream:
                 return [*self._opening_of(index), *self._finish(index, reason)]
             case EndFrame():
                 return self._end(frame)
+            case PromptFrame():
+                return self._score(frame)
             case EventFrame():
                 return []
+
+    def _score(self, frame: PromptFrame) -> list[bytes]:
+        if self._prompt is not None:
+            self._prompt.add(frame)
+        return []
 
     def _count(self, frame: TokensFrame) -> None:
         self._num_tokens += len(frame.token_ids)
@@ -141,6 +151,8 @@ class ChunkStream:
     def _opening_of(self, index: int) -> list[bytes]:
         if self._opened[index]:
             return []
+        if self._prompt is not None and not any(self._opened):
+            self._opening = _echo_chunk(self._wanted.echo, json_line(self._prompt.fields()))
         self._opened[index] = True
         head, self._next_head = self._next_head, self._head
         return [b"".join((head, self._before[index], self._opening, self._usage_beside(), b"}"))]
@@ -173,9 +185,9 @@ class ChunkStream:
         return b'%b"choices":[],"usage":%b}' % (self._head, orjson.dumps(fields))
 
 
-def _echo_chunk(text: str) -> bytes:
+def _echo_chunk(text: str, logprobs: bytes = b"null") -> bytes:
     """A completion's prompt, before its answer."""
-    return b',"text":%b,"logprobs":null,"finish_reason":null}]' % json_line(text)
+    return b',"text":%b,"logprobs":%b,"finish_reason":null}]' % (json_line(text), logprobs)
 
 
 def _head(shape: ChunkShape, identity: Identity) -> bytes:

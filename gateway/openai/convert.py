@@ -24,6 +24,8 @@ from shared.schemas import Constraint, ModelCard, Request, SamplingParams
 from shared.text.tokenizer import Tokenizer
 
 DEFAULT_COMPLETION_TOKENS = 16
+# With the logprobs of a prompt: of all its tokens with their alternatives, in all choices.
+MAX_PROMPT_LOGPROBS = 65_536
 # Seeds stay below 2**53 when drawn here, so that every JSON reader shows them exactly.
 DRAWN_SEED_BITS = 53
 SEED_MASK = 2**63 - 1
@@ -72,15 +74,17 @@ def chat_request(body: ChatCompletionRequest, target: Target) -> Converted:
 
 
 def completion_request(body: CompletionRequest, target: Target) -> Converted:
-    """As `chat_request`; `max_tokens` defaults to 16, or less where the context or the key ends sooner."""
+    """As `chat_request`; `max_tokens` defaults to 16, or less where the context or the key ends sooner. 0 is none."""
     prompt_ids = _prompt_ids(body.prompt, target)
-    room = _room(target, len(prompt_ids), body.max_tokens or 1, "prompt")
+    asked = body.max_tokens
+    room = _room(target, len(prompt_ids), 1 if asked is None else asked, "prompt")
     most = longest_answer(target.tenant, len(prompt_ids), body.n, room)
-    max_tokens = body.max_tokens or min(DEFAULT_COMPLETION_TOKENS, most)
+    max_tokens = min(DEFAULT_COMPLETION_TOKENS, most) if asked is None else asked
     size = Size(len(prompt_ids), max_tokens, body.n)
     check_allowed(target.tenant, size, prompt_param="prompt", answer_param="max_tokens")
     request = _request(body, target, prompt_ids, max_tokens, constraint_of(body))
-    return Converted(request, _view(body, target, prompt_ids, "completion"))
+    converted = Converted(request, _view(body, target, prompt_ids, "completion"))
+    return _with_echo(converted, body, target) if body.echo else converted
 
 
 def _view(body: GenerationRequest, target: Target, prompt_ids: Sequence[int], endpoint: Endpoint) -> View:
@@ -96,6 +100,29 @@ def _view(body: GenerationRequest, target: Target, prompt_ids: Sequence[int], en
         continuous_usage=body.continuous_usage,
         prompt_ids=tuple(prompt_ids) if needs_ids else (),
     )
+
+
+def _with_echo(converted: Converted, body: CompletionRequest, target: Target) -> Converted:
+    """Repeats the prompt as it was given; of token ids their text, with that of special ones. Where logprobs are asked,
+    those of the prompt are too."""
+    ids, params = converted.request.prompt_ids, converted.request.params
+    echo = body.prompt if isinstance(body.prompt, str) else target.tokenizer.decode(ids, False)
+    view = replace(converted.view, echo=echo)
+    if body.logprobs is None:
+        return Converted(converted.request, view)
+    _check_prompt_logprobs(len(ids), body.logprobs, body.n)
+    request = replace(converted.request, params=replace(params, prompt_logprobs=body.logprobs))
+    return Converted(request, replace(view, is_scored=True, prompt_ids=ids))
+
+
+def _check_prompt_logprobs(num_tokens: int, num_rivals: int, n: int) -> None:
+    count = num_tokens * (num_rivals + 1) * n
+    if count > MAX_PROMPT_LOGPROBS:
+        raise InvalidRequest(
+            f"logprobs: with echo, {num_tokens} prompt tokens with {num_rivals} alternatives each in {n} choices are "
+            f"{count} logprobs; at most {MAX_PROMPT_LOGPROBS} are told",
+            param="logprobs",
+        )
 
 
 def _prompt_ids(prompt: str | list[int], target: Target) -> list[int]:

@@ -17,11 +17,11 @@ from shared.errors import UnsupportedParameter
 NEVER: tuple[Any, ...] = ()
 _COMMON: dict[str, tuple[Any, ...]] = {
     "continuous_usage_stats": (False,),
-    "echo": (False,),
     "best_of": (1,),
 }
 
 UNSUPPORTED_IN_CHAT: dict[str, tuple[Any, ...]] = _COMMON | {
+    "echo": (False,),
     "functions": NEVER,
     "function_call": ("none",),
     "modalities": (["text"],),

@@ -12,7 +12,7 @@ import secrets
 import time
 from dataclasses import dataclass
 
-from gateway.openai.logprobs import TokenBytes
+from gateway.openai.logprobs import PromptLogprobs, TokenBytes
 from gateway.openai.tools.answer import TEXT_ALONE, AnswerFormat
 from shared.schemas import ModelCard, Usage
 
@@ -42,7 +42,7 @@ class Identity:
 class Wanted:
     """What a client asked to see: `n` choices, the first of them numbered `first_index`; `token_bytes` names tokens
     where it asked for logprobs; `prompt_ids` where it asked for `token_ids` or for usage in every chunk; `echo`, the
-    prompt before a completion's text.
+    prompt before a completion's text; with `is_scored` its logprobs too, and `prompt_ids` are there.
     """
 
     n: int = 1
@@ -54,6 +54,13 @@ class Wanted:
     prompt_ids: tuple[int, ...] = ()
     echo: str = ""
     first_index: int = 0
+    is_scored: bool = False
+
+    def scored_prompt(self) -> PromptLogprobs | None:
+        """A new one; None where nobody asked."""
+        if not self.is_scored or self.token_bytes is None:
+            return None
+        return PromptLogprobs(self.token_bytes, self.prompt_ids, self.echo)
 
 
 def identity_of(request_id: str, card: ModelCard) -> Identity:

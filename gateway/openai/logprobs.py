@@ -11,10 +11,11 @@ import codecs
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shared.schemas import TokenLogprobs, TokensFrame
+from shared.schemas import PromptFrame, TokenLogprobs, TokensFrame
 
 TokenBytes = Callable[[int], bytes]
 Told = Sequence[tuple[int, TokenLogprobs]]
+MaybeTold = Sequence[tuple[int, TokenLogprobs | None]]
 Fields = dict[str, Any]
 
 
@@ -37,21 +38,25 @@ class ChatLogprobs:
 
 
 class CompletionLogprobs:
-    """Offsets are of characters, and go on from chunk to chunk."""
+    """Offsets are of characters, and go on from chunk to chunk; `num_before` stand before the first token."""
 
-    def __init__(self, token_bytes: TokenBytes) -> None:
+    def __init__(self, token_bytes: TokenBytes, num_before: int = 0) -> None:
         self._token_bytes = token_bytes
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._offset = 0
+        self._offset = num_before
 
-    def fields(self, told: Told) -> Fields:
-        """The chosen token is among the likeliest, as one more if need be."""
+    def fields(self, told: MaybeTold) -> Fields:
+        """The chosen token is among the likeliest, as one more if need be. The first of a prompt has nothing."""
         return {
             "tokens": [self._text(token_id) for token_id, _ in told],
-            "token_logprobs": [of.logprob for _, of in told],
-            "top_logprobs": [self._rivals(of) | {self._text(token_id): of.logprob} for token_id, of in told],
+            "token_logprobs": [of and of.logprob for _, of in told],
+            "top_logprobs": [of and self._rivals(of) | {self._text(token_id): of.logprob} for token_id, of in told],
             "text_offset": [self._next_offset(token_id) for token_id, _ in told],
         }
+
+    def end(self) -> int:
+        """The offset after the last token, and after what it left of a character."""
+        return self._offset + len(self._utf8.decode(b"", True))
 
     def _text(self, token_id: int) -> str:
         return token_text(self._token_bytes(token_id))
@@ -66,11 +71,37 @@ class CompletionLogprobs:
         return offset
 
 
-class LogprobsOf:
-    """Of one choice, frame by frame: collects, and hands out what was not told yet."""
+class PromptLogprobs:
+    """Of a prompt that completions repeat: the same lists in each choice, asked for when its answer begins.
 
-    def __init__(self, shape: type[ChatLogprobs] | type[CompletionLogprobs], token_bytes: TokenBytes) -> None:
-        self._shape = shape(token_bytes)
+    `text` may be shorter than what the tokens spell, by what the tokenizer put before it (a BOS token, a space)."""
+
+    def __init__(self, token_bytes: TokenBytes, ids: Sequence[int], text: str) -> None:
+        self._shape = CompletionLogprobs(token_bytes)
+        self._ids = ids
+        self._num_chars = len(text)
+        self._told: list[TokenLogprobs | None] = [None]
+        self._fields: Fields | None = None
+
+    def add(self, frame: PromptFrame) -> None:
+        self._told += frame.logprobs
+
+    def fields(self) -> Fields:
+        if self._fields is None:
+            self._fields = self._shape.fields(list(zip(self._ids, self._told, strict=True)))
+            num_added = self._shape.end() - self._num_chars
+            offsets: list[int] = self._fields["text_offset"]
+            self._fields["text_offset"] = [min(max(offset - num_added, 0), self._num_chars) for offset in offsets]
+        return self._fields
+
+
+class LogprobsOf:
+    """Of one choice, frame by frame: collects, and hands out what was not told yet. `echo` stands before it."""
+
+    def __init__(
+        self, shape: type[ChatLogprobs] | type[CompletionLogprobs], token_bytes: TokenBytes, echo: str = ""
+    ) -> None:
+        self._shape = CompletionLogprobs(token_bytes, len(echo)) if echo else shape(token_bytes)
         self._told: list[tuple[int, TokenLogprobs]] = []
 
     @property

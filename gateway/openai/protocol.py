@@ -175,10 +175,18 @@ class CompletionRequest(GenerationRequest):
         min_length=1
     )
     logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    echo: bool = False
+    max_tokens: int | None = Field(default=None, ge=0)
 
     @property
     def num_logprobs(self) -> int | None:
         return self.logprobs
+
+    @model_validator(mode="after")
+    def _answers_something(self) -> CompletionRequest:
+        if self.max_tokens == 0 and not self.echo:
+            raise PydanticCustomError("at_max_tokens", "must be at least 1, or 0 where echo is true")
+        return self
 
 
 class EmbeddingRequest(StrictModel):

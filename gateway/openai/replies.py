@@ -13,10 +13,10 @@ from typing import Any
 import orjson
 
 from gateway.openai.identity import Identity, Wanted, usage_fields
-from gateway.openai.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsOf
+from gateway.openai.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsOf, PromptLogprobs
 from gateway.openai.outcome import FINISH_REASONS, failure_of, unfinished
 from gateway.openai.tools.rendering import AnswerMessage
-from shared.schemas import ChoiceEndFrame, EndFrame, Frame, Outcome, TokensFrame, Usage
+from shared.schemas import ChoiceEndFrame, EndFrame, Frame, Outcome, PromptFrame, TokensFrame, Usage
 
 Fields = dict[str, Any]
 
@@ -43,6 +43,7 @@ class Reply:
         self._shape = shape
         self._identity = identity
         self._wanted = wanted
+        self._prompt = wanted.scored_prompt()
         self._choices = [_Choice(shape, identity, wanted, index) for index in range(wanted.n)]
         self._usage = Usage(0, 0)
 
@@ -51,6 +52,8 @@ class Reply:
         for frame in frames:
             if isinstance(frame, TokensFrame | ChoiceEndFrame):
                 self._choices[frame.choice].add(frame)
+            elif isinstance(frame, PromptFrame) and self._prompt is not None:
+                self._prompt.add(frame)
             elif isinstance(frame, EndFrame):
                 self.is_done = True
                 if frame.outcome is not Outcome.FINISHED:
@@ -63,7 +66,7 @@ class Reply:
 
     def fields(self) -> Fields:
         """Once. As `body`."""
-        choices = [choice.fields() for choice in self._choices]
+        choices = [choice.fields(self._prompt) for choice in self._choices]
         identity = self._identity
         fields: Fields = {
             "id": self._shape.prefix + identity.request_id,
@@ -84,7 +87,8 @@ class _Choice:
         self._shape = shape
         self._wanted = wanted
         self._message = AnswerMessage(wanted.answer, identity.request_id, index)
-        self._logprobs = LogprobsOf(shape.logprobs, wanted.token_bytes) if wanted.token_bytes else None
+        token_bytes = wanted.token_bytes
+        self._logprobs = LogprobsOf(shape.logprobs, token_bytes, wanted.echo) if token_bytes else None
         self._token_ids: list[int] = []
         self._reason: str | None = None
 
@@ -101,7 +105,7 @@ class _Choice:
         if self._logprobs:
             self._logprobs.add(frame)
 
-    def fields(self) -> Fields:
+    def fields(self, prompt: PromptLogprobs | None) -> Fields:
         if self._reason not in FINISH_REASONS:
             raise unfinished(self._index)
         message = self._message.finish()
@@ -111,7 +115,13 @@ class _Choice:
         return {
             "index": self._wanted.first_index + self._index,
             **answer,
-            "logprobs": self._logprobs.take() if self._logprobs else None,
+            "logprobs": self._told(prompt),
             "finish_reason": self._message.finish_reason(self._reason),
             **({"token_ids": self._token_ids} if self._wanted.token_ids else {}),
         }
+
+    def _told(self, prompt: PromptLogprobs | None) -> Fields | None:
+        own = self._logprobs.take() if self._logprobs else None
+        if own is None or prompt is None:
+            return own
+        return {name: before + own[name] for name, before in prompt.fields().items()}

@@ -24,8 +24,8 @@ _REPLIES = {"chat": CHAT_REPLY, "completion": COMPLETION_REPLY}
 class View(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """`model` is the public name the client asked for. With `logprobs`, a `token_bytes` must be given to the rest.
 
-    `prompt_ids` stand here only where chunks need them: with `token_ids` or `continuous_usage`; `echo` is the prompt's
-    text, where a completion repeats it.
+    `prompt_ids` stand here only where chunks need them: with `token_ids`, `continuous_usage` or `is_scored`; `echo` is
+    the prompt's text, where a completion repeats it, `is_scored` with its logprobs.
     """
 
     endpoint: Endpoint
@@ -40,6 +40,7 @@ class View(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     prompt_ids: tuple[int, ...] = ()
     echo: str = ""
     first_index: int = 0
+    is_scored: bool = False
 
     def chunks(self, request_id: str, revision: str, token_bytes: TokenBytes | None = None) -> ChunkStream:
         identity = self._identity(request_id, revision)
@@ -60,6 +61,7 @@ class View(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             prompt_ids=self.prompt_ids,
             echo=self.echo,
             first_index=self.first_index,
+            is_scored=self.is_scored,
         )
 
     def _identity(self, request_id: str, revision: str) -> Identity:

@@ -217,7 +217,7 @@ def test_stop_string_ends_the_text_before_it(make: Callable[..., Engine]) -> Non
         {"prompt": [1, 10**6]},
         {"prompt": [-1]},
         {"prompt": [1] * (BIG - 7)},
-        {"max_tokens": 0},
+        {"max_tokens": -1},
     ],
 )
 def test_request_that_cannot_be_served_fails_and_others_do_not(

@@ -14,6 +14,7 @@ from shared.schemas import (
     EndFrame,
     ModelCard,
     Outcome,
+    PromptFrame,
     Request,
     SamplingParams,
     TokenLogprobs,
@@ -100,6 +101,17 @@ def test_logprobs_are_a_trailing_field_that_other_lines_do_not_have() -> None:
     (frame,) = decode_frames(line)
     assert frame == TokensFrame(0, [8, 2], ".", (TokenLogprobs(-0.12, ((8, -0.12), (9, -2.5))),))
     assert encode_frames([frame, TokensFrame(0, [1], ",null]")]) == line + b'["t",0,[1],",null]"]\n'
+
+
+def test_logprobs_of_a_prompt_are_a_line_and_a_field_that_others_do_not_have() -> None:
+    """A worker that does not know the field refuses the body, as it could not tell them."""
+    line = b'["p",[[-3.4,[[8,-0.12]]],[-0.5,[]]]]\n'
+    (frame,) = decode_frames(line)
+    assert frame == PromptFrame((TokenLogprobs(-3.4, ((8, -0.12),)), TokenLogprobs(-0.5)))
+    assert encode_frames([frame]) == line
+    assert [prefix.num_scored for prefix in prefixes_of([frame, frame], 2)] == [4, 4]
+    params = msgspec.structs.replace(REQUEST.params, prompt_logprobs=1)
+    assert b'"prompt_logprobs":1' in encode_request(msgspec.structs.replace(REQUEST, params=params))
 
 
 def test_half_a_frame_is_no_journal() -> None:

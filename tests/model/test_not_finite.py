@@ -111,7 +111,7 @@ NEIGHBOURS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("params", [*NEIGHBOURS, {"n": 2, "temperature": 1.0}])
+@pytest.mark.parametrize("params", [*NEIGHBOURS, {"n": 2, "temperature": 1.0}, {"prompt_logprobs": 1, "max_tokens": 0}])
 def test_a_request_whose_logits_are_not_finite_fails_alone(engine: Engine, params: dict[str, Any]) -> None:
     sound = [request(f"sound{i}", length=9 + i, max_tokens=5, **other) for i, other in enumerate(NEIGHBOURS)]
     alone = []

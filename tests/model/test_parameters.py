@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from shared.schemas import ModelCard, Prefix, SamplingParams
+from shared.schemas import ModelCard, Prefix, PromptFrame, SamplingParams
 from tests.model.conftest import Load
 from tests.model.reference import Reference
 from tests.model.tiny_model import VOCAB, write_model
@@ -112,6 +112,25 @@ def test_logprobs_are_the_references(model: tuple[LoadedModel, Reference]) -> No
         assert of.logprob == pytest.approx(float(expected[row, token_id]), abs=2e-6)
         assert [rival for rival, _ in of.top] == expected[row].topk(4).indices.tolist()
     assert len(told) >= 7
+
+
+def test_logprobs_of_a_prompt_are_the_references(model: tuple[LoadedModel, Reference]) -> None:
+    """In chunks that end anywhere, beside others that draw, edit and tell logprobs of their own."""
+    loaded, reference = model
+    engine = compose_native(loaded, SchedulerConfig(max_num_seqs=8, max_step_tokens=20))
+    prompts = [np.random.default_rng(number).integers(3, VOCAB, 7 + 30 * number).tolist() for number in range(3)]
+    for number, prompt in enumerate(prompts):
+        kind = KINDS[number + 6] | {"seed": number, "max_tokens": 30}
+        start(engine, make_request(f"other {number}", prompt=[5, 6, 7 + number], logprobs=1, **kind))
+        start(engine, make_request(str(number), prompt=prompt, prompt_logprobs=4, max_tokens=2))
+    journals = drain(engine)
+    for number, prompt in enumerate(prompts):
+        expected = torch.log_softmax(reference.logits(prompt).double(), -1)
+        told = [of for frame in journals[str(number)] if isinstance(frame, PromptFrame) for of in frame.logprobs]
+        assert len(told) == len(prompt) - 1
+        for row, (token_id, of) in enumerate(zip(prompt[1:], told, strict=True)):
+            assert of.logprob == pytest.approx(float(expected[row, token_id]), abs=2e-6)
+            assert [rival for rival, _ in of.top] == expected[row].topk(4).indices.tolist()
 
 
 def test_a_cut_journal_goes_on_as_if_it_had_not_been(model: tuple[LoadedModel, Reference]) -> None:

@@ -64,7 +64,8 @@ class SimulatedExecutor:
             for index, (sequence, token_id) in asked
             if sequence.params.logprobs is not None
         }
-        return Computed(NewTokens(token_ids, logprobs))
+        scored = {sequence: self._scores(sequence, count) for sequence, count in schedule.scored.items()}
+        return Computed(NewTokens(token_ids, logprobs, dict(scored)))
 
     def cost_us(self, schedule: Schedule) -> float:
         num_prefill_tokens = sum(num_tokens for num_tokens in schedule.chunks.values() if num_tokens > 1)
@@ -95,9 +96,20 @@ class SimulatedExecutor:
 
     def _logprobs(self, sequence: Sequence, token_id: int) -> TokenLogprobs:
         """The likelier the lower the id's distance to the chosen one's."""
-        logprob = -(mix(self._key(sequence) ^ sequence.num_generated_tokens) % 1000) / 1000
-        count = sequence.params.logprobs or 0
-        rivals = [((token_id + rank) % self._text.vocab_size, logprob - rank) for rank in range(count)]
+        drawn = mix(self._key(sequence) ^ sequence.num_generated_tokens)
+        return self._made_up(drawn, token_id, sequence.params.logprobs or 0)
+
+    def _scores(self, sequence: Sequence, count: int) -> list[TokenLogprobs]:
+        """Of the prompt's next tokens: each by itself, the one before it and its position."""
+        first, ids, num_rivals = sequence.num_scored_tokens, sequence.token_ids, sequence.params.prompt_logprobs or 0
+        return [
+            self._made_up(mix(mix(ids[position] + (position << 32)) ^ ids[position + 1]), ids[position + 1], num_rivals)
+            for position in range(first, first + count)
+        ]
+
+    def _made_up(self, drawn: int, token_id: int, num_rivals: int) -> TokenLogprobs:
+        logprob = -(drawn % 1000) / 1000
+        rivals = [((token_id + rank) % self._text.vocab_size, logprob - rank) for rank in range(num_rivals)]
         return TokenLogprobs(logprob, tuple(rivals))
 
 

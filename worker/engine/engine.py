@@ -21,14 +21,23 @@ from shared.schemas import (
     ModelCard,
     Outcome,
     Prefix,
+    PromptFrame,
     Request,
     TokenizerBlob,
     TokenLogprobs,
     TokensFrame,
 )
-from worker.engine.executor import Computed, Executor, Launched, NewTokens, Schedule, Taken, Work
+from worker.engine.executor import Computed, Executor, Launched, NewTokens, Schedule, Scores, Taken, Work
 from worker.engine.outputs import EngineLoad, StepOutput
-from worker.engine.request import Arrival, LiveRequest, Sequence, Vocabulary, check_servable, open_request
+from worker.engine.request import (
+    Arrival,
+    LiveRequest,
+    Sequence,
+    Vocabulary,
+    check_servable,
+    open_request,
+    output_not_finite,
+)
 from worker.engine.scheduling.scheduler import Scheduler
 from worker.engine.stats import SYSTEM_CLOCK, Clock, StepRecorder
 
@@ -86,6 +95,9 @@ class EngineCore:
             self._refuse(request.request_id, error)
             return
         self._live[request.request_id] = live
+        if live.scorer.num_tokens_to_score:
+            self._scheduler.add(live.scorer)
+            return
         for sequence, prefix in zip(live.sequences, prefixes, strict=True):
             if sequence.finish_reason is None:
                 self._scheduler.add(sequence)
@@ -176,6 +188,7 @@ class EngineCore:
         for sequence in schedule.preempted:
             event = EventFrame("preempted", {"choice": sequence.choice, "at": self._clock.unix_ms()})
             self._output_of(sequence.request_id).frames.append(event)
+        self._tell_prompts(made.scored)
         ended: list[Sequence] = []
         for sequence, new in zip(schedule.sampled, taken, strict=True):
             if not new.token_ids:
@@ -188,6 +201,34 @@ class EngineCore:
                 self._settle_if_ended(self._live[sequence.request_id])
         outputs, self._outputs = self._outputs, {}
         return list(outputs.values())
+
+    def _tell_prompts(self, scores: Scores) -> None:
+        """Logprobs of prompts, each once; where all of one are told its answers can begin."""
+        for sequence, logprobs in scores.items():
+            live = self._live.get(sequence.request_id)
+            if live is None or live.scorer is not sequence:
+                continue  # it was gone when the step ended
+            if logprobs is None:
+                self._scheduler.kv.distrust(sequence)
+                self._fail(sequence.request_id, output_not_finite())
+                continue
+            sequence.num_scored_tokens += len(logprobs)
+            self._output_of(sequence.request_id).frames.append(PromptFrame(tuple(logprobs)))
+            if not sequence.num_tokens_to_score:
+                self._begin_answers(live)
+
+    def _begin_answers(self, live: LiveRequest) -> None:
+        """The prompt is scored by one choice. The others find it in the cache; of no tokens all are over."""
+        if live.request.params.max_tokens:
+            for sequence in live.sequences[1:]:
+                sequence.num_scored_tokens = live.scorer.num_scored_tokens
+                self._scheduler.add(sequence)
+            return
+        self._scheduler.drop(live.scorer)
+        for sequence in live.sequences:
+            sequence.finish_reason = "length"
+            self._end_resumed(sequence)
+        self._settle_if_ended(live)
 
     def _emit(self, sequence: Sequence, new: Taken, logprobs: TokenLogprobs | None) -> None:
         live = self._live.get(sequence.request_id)
@@ -232,7 +273,8 @@ class EngineCore:
             num_waiting=len(scheduler.waiting),
             num_used=scheduler.kv.num_used,
         )
-        scheduler.pace.model.observe(flight.work, stats.seconds)
+        if not flight.schedule.scored:  # whose logits cost what no other prompt's do
+            scheduler.pace.model.observe(flight.work, stats.seconds)
 
     def _output_of(self, request_id: str) -> StepOutput:
         output = self._outputs.get(request_id)

@@ -13,6 +13,11 @@ from typing import NamedTuple, Protocol
 from shared.schemas import TokenLogprobs
 from worker.engine.request import Sequence
 
+# Of the prompts' tokens that a step gives logprobs of: each takes a row of logits, as wide as the vocabulary.
+MAX_SCORED_TOKENS = 64
+# What a step found for the prompt of a sequence; None where the model failed.
+Scores = dict[Sequence, list[TokenLogprobs] | None]
+
 
 class Work(NamedTuple):
     """What a step computes. A sequence's `n` tokens from position `p` on make n * p + n * (n + 1) / 2 pairs: each
@@ -26,7 +31,8 @@ class Work(NamedTuple):
 class Schedule:
     """One step. `chunks` says how many of its next tokens each sequence computes, decodes first; `sampled` are
     those that get all their tokens computed and so are given a new one, in the order of `chunks`. `drafts` are guesses
-    of what comes next, computed (and counted in `chunks`) after all tokens of their sequences; none for most.
+    of what comes next, computed (and counted in `chunks`) after all tokens of their sequences; none for most. `scored`
+    says of how many prompt tokens logprobs are to be told; who has such is not sampled in the same step.
 
     What is counted in tokens concerns those that began to run: `num_asked` were looked for in the prefix cache and
     `num_found` found, of prompts that ran for the first time `num_prompt` and `num_prompt_found`; `num_recomputed`
@@ -40,6 +46,7 @@ class Schedule:
     sampled: list[Sequence] = field(default_factory=list[Sequence])
     preempted: list[Sequence] = field(default_factory=list[Sequence])
     drafts: dict[Sequence, list[int]] = field(default_factory=dict[Sequence, list[int]])
+    scored: dict[Sequence, int] = field(default_factory=dict[Sequence, int])
     num_displaced: int = 0
     num_asked: int = 0
     num_found: int = 0
@@ -54,10 +61,13 @@ class Schedule:
         return sum(map(len, self.drafts.values())) if self.drafts else 0
 
     def give(self, sequence: Sequence) -> None:
-        """As many of the sequence's next tokens as the budget allows."""
+        """As many of the sequence's next tokens as the budget allows; none where others are scored already."""
         num_tokens = min(len(sequence.token_ids) - sequence.num_computed_tokens, self.budget)
-        self.chunks[sequence] = num_tokens
-        self.budget -= num_tokens
+        if sequence.num_tokens_to_score:
+            num_tokens = self._score(sequence, num_tokens)
+        if num_tokens:
+            self.chunks[sequence] = num_tokens
+            self.budget -= num_tokens
 
     def give_one(self, sequence: Sequence) -> None:
         """The token that a decode computes; there must be budget."""
@@ -85,6 +95,17 @@ class Schedule:
     def take_back(self, sequence: Sequence) -> None:
         """Undo what the sequence was given, if anything."""
         self.budget += self.chunks.pop(sequence, 0)
+        self.scored.pop(sequence, None)
+
+    def _score(self, sequence: Sequence, num_tokens: int) -> int:
+        """How many of `num_tokens` to compute, so that no more are scored than there are rows for. Before those are
+        tokens scored earlier, which are computed again."""
+        num_again = sequence.num_scored_tokens - sequence.num_computed_tokens
+        num_rows = min(sequence.num_tokens_to_score, MAX_SCORED_TOKENS - sum(self.scored.values()))
+        num_tokens = min(num_tokens, num_again + num_rows)
+        if num_tokens > num_again:
+            self.scored[sequence] = num_tokens - num_again
+        return num_tokens
 
     def work(self) -> Work:
         """What has been given so far."""
@@ -106,10 +127,12 @@ class Schedule:
 @dataclass(slots=True)
 class NewTokens:
     """What a step made: a token for each of `schedule.sampled` (NOT_FINITE where the model failed), and where it has
-    drafts one after each of them too; and by index in `token_ids` the logprobs that were asked."""
+    drafts one after each of them too; and by index in `token_ids` the logprobs that were asked. `scored` is of
+    each of `schedule.scored`."""
 
     token_ids: list[int]
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict[int, TokenLogprobs])
+    scored: Scores = field(default_factory=dict[Sequence, list[TokenLogprobs] | None])
 
 
 class Taken(NamedTuple):

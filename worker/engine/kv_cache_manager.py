@@ -75,14 +75,19 @@ class KVCacheManager:
         return -(-num_tokens // self.block_size)
 
     def fit(self, sequence: Sequence) -> Fit:
-        """For a sequence without blocks. Changes nothing; good until the pool changes."""
+        """For a sequence without blocks. Changes nothing; good until the pool changes. What is still to be scored is
+        to be computed, known or not."""
         found = self.cache.find(sequence.chain, sequence.token_ids)
+        if sequence.num_tokens_to_score:
+            del found[sequence.num_scored_tokens // self.block_size :]
         references = self.pool.references
         num_revived = sum(references[block] == 0 for block in found)
         return Fit(found, self.blocks_needed(len(sequence.token_ids)) - len(found) + num_revived)
 
     def is_being_computed(self, sequence: Sequence, fit: Fit) -> bool:
         """Whether waiting would spare the sequence the next block: another one is at it."""
+        if sequence.num_tokens_to_score:
+            return False
         return self.cache.is_being_computed(sequence.chain, sequence.token_ids, len(fit.found))
 
     def admit(self, sequence: Sequence, fit: Fit) -> None:

@@ -42,6 +42,7 @@ class Sequence:
     The KV cache manager owns `block_table`, `num_computed_tokens` and `chain`; the scheduler the rest of what changes
     but the tokens. `rank` is that of its service class, 0 the highest. `num_cached_tokens` of the prompt were in the
     cache when it first ran; None: it has not. `num_lost_tokens` had been computed when it was last preempted.
+    `num_scored_tokens` of the prompt, from its second on, have had their logprobs told: the first so many positions.
     """
 
     request_id: str
@@ -67,6 +68,7 @@ class Sequence:
     num_expected_blocks: int = 0
     num_skips: int = 0
     num_holds: int = 0
+    num_scored_tokens: int = 0
 
     @property
     def banned_ids(self) -> Collection[int]:
@@ -81,11 +83,17 @@ class Sequence:
     def num_tokens_to_compute(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
 
+    @property
+    def num_tokens_to_score(self) -> int:
+        """Of the prompt, whose logprobs are asked and not told yet: each is known when the one before is computed."""
+        asked = self.num_prompt_tokens - 1 if self.params.prompt_logprobs is not None else 0
+        return max(0, asked - self.num_scored_tokens)
+
     def append(self, token_id: int) -> str:
         """Take the next token; returns the text it releases. Sets `finish_reason` when it ends the choice, and
         `failure` when the choice cannot be what was asked for."""
         if token_id == NOT_FINITE:
-            self.failure = RequestFailed("the model's output is not finite", code="output_not_finite")
+            self.failure = output_not_finite()
             return ""
         self.token_ids.append(token_id)
         is_complete = self.automaton is not None and self._advance(self.automaton, token_id)
@@ -113,6 +121,9 @@ class Sequence:
 
         They may end the choice, where the journal was cut before it said so. Raises StreamContradiction.
         """
+        self.num_scored_tokens = prefix.num_scored
+        if prefix.token_ids and self.num_tokens_to_score:
+            raise StreamContradiction("the journal has tokens, and not all logprobs of the prompt before them")
         if prefix.finish_reason is not None:
             self.token_ids.extend(prefix.token_ids)
             self.finish_reason = prefix.finish_reason
@@ -125,6 +136,8 @@ class Sequence:
         if self.failure is not None:
             raise StreamContradiction(f"the journal's tokens do not fit the answer's format: {self.failure}")
         self.detokenizer.resume("".join(replayed), prefix.text)
+        if not self.params.max_tokens and not self.num_tokens_to_score:
+            self.finish_reason = "length"
 
 
 @dataclass(slots=True, eq=False)
@@ -134,6 +147,11 @@ class LiveRequest:
     request: Request
     sequences: list[Sequence]
     has_first_token: bool
+
+    @property
+    def scorer(self) -> Sequence:
+        """Whose prompt is scored for all: the others have the same, and begin when that is done."""
+        return self.sequences[0]
 
     @property
     def is_ended(self) -> bool:
@@ -190,14 +208,18 @@ def open_request(
     return LiveRequest(request, sequences, has_first_token=any(prefix.token_ids for prefix in prefixes))
 
 
+def output_not_finite() -> RequestFailed:
+    return RequestFailed("the model's output is not finite", code="output_not_finite")
+
+
 def check_servable(request: Request, prefixes: SequenceOf[Prefix], *, max_tokens: int, vocab_size: int) -> None:
     """Raises InvalidRequest when no schedule could ever serve the request. `max_tokens` is what one choice may
     have, prompt included: a choice that alone outgrows the KV cache would make preemption loop."""
     params = request.params
     if not request.prompt_ids:
         raise InvalidRequest("the prompt has no tokens", param="prompt")
-    if params.max_tokens < 1 or params.n < 1:
-        raise InvalidRequest("max_tokens and n must be at least 1", param="max_tokens")
+    if params.max_tokens < 0 or params.n < 1:
+        raise InvalidRequest("max_tokens must be at least 0, and n at least 1", param="max_tokens")
     if len(prefixes) != params.n:
         raise InvalidRequest(f"{len(prefixes)} prefixes for {params.n} choices", param="n")
     wanted = len(request.prompt_ids) + params.max_tokens

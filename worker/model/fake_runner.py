@@ -122,6 +122,8 @@ class FakeRunner:
             return None
         samples = sampling.samples[asked]
         drawn = np.array([hashes[sample] for sample in samples], np.uint64)
+        if sampling.given is not None:
+            drawn ^= np.maximum(sampling.given[asked], 0).astype(np.uint64)
         chosen = -(drawn % np.uint64(1000)).astype(np.float64) / 100
         ranks = np.arange(min(5, self._vocab_size))
         top_ids = (token_ids[samples, None] + ranks) % self._vocab_size

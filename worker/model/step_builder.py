@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.schemas import TokenLogprobs
 from worker.engine.executor import Computed, Launched, NewTokens, Schedule
 from worker.engine.request import Sequence
 from worker.model.runner import AheadRunner, PendingStep, Runner, StepBatch
-from worker.model.sampling.rows import IntArray, SamplingRows, StepLogprobs, StepTokens
+from worker.model.sampling.rows import IntArray, SamplingRows, StepTokens
 from worker.model.sampling.table import SamplingTable
+from worker.model.scoring import logprobs_of, scored_rows, scores_of, with_given
 
 
 class StepBuilder:
@@ -74,6 +74,10 @@ class StepBuilder:
         sampling = self._sampling.rows(schedule.sampled, positions[sample_rows] + 1)
         if schedule.drafts:
             sample_rows = _with_drafts(schedule, sample_rows, sampling)
+        if schedule.scored:
+            prompts = scored_rows(schedule, query_start)
+            sampling = with_given(sampling, len(sample_rows), prompts)
+            sample_rows = np.concatenate([sample_rows, prompts.rows])
         return StepBatch(
             token_ids=token_ids,
             positions=positions,
@@ -129,8 +133,8 @@ class RunnerExecutor:
     def launch(self, schedule: Schedule, after: Launched | None = None) -> Launched:
         batch = self._builder.build(schedule)
         if self._ahead is None:
-            return Computed(_new_tokens(self._runner.execute(batch)))
-        return _Pending(self._ahead.launch(batch, after.step if isinstance(after, _Pending) else None))
+            return Computed(_new_tokens(schedule, self._runner.execute(batch)))
+        return _Pending(schedule, self._ahead.launch(batch, after.step if isinstance(after, _Pending) else None))
 
     def close(self) -> None:
         self._builder.close()
@@ -141,22 +145,17 @@ class RunnerExecutor:
 class _Pending:
     """`step` None: it makes no token."""
 
+    schedule: Schedule
     step: PendingStep | None
 
     def wait(self) -> NewTokens:
-        return NewTokens([]) if self.step is None else _new_tokens(self.step.wait())
+        return NewTokens([]) if self.step is None else _new_tokens(self.schedule, self.step.wait())
 
 
-def _new_tokens(made: StepTokens) -> NewTokens:
-    return NewTokens(made.token_ids.tolist(), {} if made.logprobs is None else _logprobs_of(made.logprobs))
-
-
-def _logprobs_of(made: StepLogprobs) -> dict[int, TokenLogprobs]:
-    """By sample."""
-    counts, chosen = made.num_top.tolist(), made.chosen.tolist()
-    tops = [
-        tuple(zip(ids[:count], values[:count], strict=True))
-        for count, ids, values in zip(counts, made.top_ids.tolist(), made.top.tolist(), strict=True)
-    ]
-    pairs = zip(made.samples.tolist(), chosen, tops, strict=True)
-    return {sample: TokenLogprobs(logprob, top) for sample, logprob, top in pairs}
+def _new_tokens(schedule: Schedule, made: StepTokens) -> NewTokens:
+    token_ids = made.token_ids.tolist()
+    logprobs = {} if made.logprobs is None else logprobs_of(made.logprobs)
+    if not schedule.scored:
+        return NewTokens(token_ids, logprobs)
+    scores = scores_of(schedule, token_ids, logprobs)
+    return NewTokens(token_ids[: len(schedule.sampled) + schedule.num_drafted], logprobs, scores)

@@ -11,7 +11,7 @@ import torch
 from tests.model.sampling.chosen import rows_of
 from worker.engine.request import NOT_FINITE
 from worker.model.cuda.choosing import PendingTokens
-from worker.model.sampling.rows import BitArray, IntArray, LogitEdits, SamplingRows, StepTokens
+from worker.model.sampling.rows import NOT_GIVEN, BitArray, IntArray, LogitEdits, SamplingRows, StepTokens
 from worker.model.sampling.sampler import sample
 
 LOGITS = torch.randn(40, 3000, generator=torch.Generator().manual_seed(1)) * 3
@@ -38,6 +38,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "all drawn": {},
     "mixed": MIXED,
     "logprobs": {**MIXED, "num_logprobs": KEYS.choice([-1, 0, 4], 40)},
+    "given": {**MIXED, "num_logprobs": 3, "given": np.where(np.arange(40) % 3, np.arange(40) * 7, NOT_GIVEN)},
     "edited": {
         "edits": LogitEdits(np.arange(40), np.full(40, 7), np.full(40, 1.5, np.float32), np.full(40, 9, np.float32)),
         "banned_rows": np.arange(40),

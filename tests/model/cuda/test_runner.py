@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from msgspec.structs import replace
 
+from shared.schemas import PromptFrame
 from tests.model.cuda.parts import expected_logits, greedy, kernels_of, prompts, runner_of
 from tests.model.stepper import Sequence, Stepper
+from tests.unit.worker.engine.harness import FakeModel, drain, make_request, start
+from worker.backends.native import compose_native
+from worker.backends.simulated import SimulatedConfig, build_simulated
+from worker.engine.scheduling.config import SchedulerConfig
 from worker.model.cuda.graphs import RerunRecorder
 
 PROMPTS = prompts([1, 2, 15, 16, 17, 33, 50, 90])
@@ -41,6 +47,22 @@ def test_every_family_gives_the_logits_of_a_dense_forward(family: str) -> None:
     logits = runner.logits(stepper.batch([(sequence, 1) for sequence in sequences]))
     dense = torch.stack([expected_logits(family, sequence.token_ids)[-1] for sequence in sequences])
     torch.testing.assert_close(logits, dense, rtol=1e-9, atol=1e-9)
+
+
+def test_logprobs_of_a_prompt_are_those_of_a_dense_forward_beside_decodes() -> None:
+    simulated = build_simulated(SimulatedConfig(max_context=400))
+    card = replace(simulated.card, vocab_size=512, stop_token_ids=())
+    model = FakeModel(runner_of(recorder=RerunRecorder()), card, simulated.tokenizer_blob)
+    engine = compose_native(model, SchedulerConfig(max_num_seqs=4, max_step_tokens=40))
+    other, prompt = prompts([5, 90], seed=3)
+    start(engine, make_request("other", prompt=other, max_tokens=12))
+    engine.step()
+    start(engine, make_request("scored", prompt=prompt, prompt_logprobs=2, max_tokens=3, temperature=1.0))
+    journals = drain(engine)
+    told = [of for frame in journals["scored"] if isinstance(frame, PromptFrame) for of in frame.logprobs]
+    expected = torch.log_softmax(expected_logits("llama", prompt), -1)[:-1]
+    assert [of.logprob for of in told] == pytest.approx(expected[range(89), prompt[1:]].tolist(), abs=2e-6)
+    assert [[rival for rival, _ in of.top] for of in told] == expected.topk(2).indices.tolist()
 
 
 @pytest.mark.parametrize("num_seqs", [1, 3, 8, 12])

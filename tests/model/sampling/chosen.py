@@ -25,7 +25,7 @@ def rows_of(num_rows: int, **changes: Any) -> SamplingRows:
         seed=column("seed", 7, np.uint64),
         choice=column("choice", 0, np.int64),
         num_logprobs=column("num_logprobs", NO_LOGPROBS, np.int64),
-        **{name: changes.get(name) for name in ("edits", "banned_rows", "banned_ids", "masks")},
+        **{name: changes.get(name) for name in ("edits", "banned_rows", "banned_ids", "masks", "given")},
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from tests.model.sampling.chosen import rows_of
 from worker.engine.request import NOT_FINITE
-from worker.model.sampling.rows import StepLogprobs
+from worker.model.sampling.rows import NOT_GIVEN, StepLogprobs
 from worker.model.sampling.sampler import choose
 
 LOGITS = torch.randn(6, 5000, generator=torch.Generator().manual_seed(5)) * 4
@@ -38,6 +38,14 @@ def test_penalties_bans_and_masks_do_not_enter() -> None:
     assert (token_ids != best[:2]).all()
     assert logprobs.top_ids[:, 0].tolist() == best[:2].tolist()
     assert (logprobs.chosen < logprobs.top[:, 0]).all()
+
+
+def test_of_a_given_token_they_are_its_own_whatever_is_chosen() -> None:
+    given = np.array([NOT_GIVEN, 4321, 7])
+    token_ids, logprobs = made(LOGITS, [0, 1, 2], num_logprobs=1, temperature=0, given=given)
+    assert token_ids.tolist() == LOGITS[:3].argmax(-1).tolist()
+    expected = torch.log_softmax(LOGITS[:3].double(), -1).numpy()
+    assert np.allclose(logprobs.chosen, expected[np.arange(3), [token_ids[0], 4321, 7]], atol=1e-6)
 
 
 def test_only_samples_that_ask_have_them() -> None:

@@ -14,7 +14,7 @@ from worker.engine.request import NOT_FINITE
 from worker.model.sampling.draws import draw_once
 from worker.model.sampling.edits import edit
 from worker.model.sampling.logprobs import asked_rows, logprob_tensors, logprobs_from
-from worker.model.sampling.rows import IntArray, SamplingRows, StepTokens
+from worker.model.sampling.rows import NOT_GIVEN, IntArray, SamplingRows, StepTokens
 from worker.model.sampling.sampler import choose
 from worker.model.sampling.transfer import Fetched, place
 
@@ -65,7 +65,11 @@ def _choose(logits: torch.Tensor, rows: IntArray, best: torch.Tensor, sampling: 
     chosen = torch.where(is_broken, NOT_FINITE, chosen)
     if plain is None:
         return [chosen, is_enough]
-    return [chosen, is_enough, *logprob_tensors(plain, chosen.index_select(0, place(asked, device)))]
+    told = chosen.index_select(0, place(asked, device))
+    if sampling.given is not None:
+        given = place(sampling.given[asked], device)
+        told = torch.where(given == NOT_GIVEN, told, given)
+    return [chosen, is_enough, *logprob_tensors(plain, told)]
 
 
 def _best_tokens(scores: torch.Tensor) -> torch.Tensor:

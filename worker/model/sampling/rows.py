@@ -22,6 +22,7 @@ FloatArray = npt.NDArray[np.float32]
 BitArray = npt.NDArray[np.uint32]
 
 NO_LOGPROBS = -1
+NOT_GIVEN = -1
 # The most alternatives a client may ask for. Always as many are computed, so that equal logits are listed in the same
 # order whatever a neighbour asked for.
 MAX_TOP_LOGPROBS = 20
@@ -67,6 +68,11 @@ class SamplingRows:
     banned_rows: IntArray | None = None  # [num_banned]: token `banned_ids[i]` cannot be chosen in this row
     banned_ids: IntArray | None = None  # [num_banned]
     masks: TokenMasks | None = None
+    given: IntArray | None = None  # [num_rows]: logprobs are of this token, whatever is chosen; NOT_GIVEN: the chosen
+
+    def told(self, chosen: IntArray) -> IntArray:
+        """[num_rows]: the tokens whose logprobs are told, where so are `chosen`."""
+        return chosen if self.given is None else np.where(self.given == NOT_GIVEN, chosen, self.given)
 
 
 @dataclass(slots=True)
@@ -75,7 +81,7 @@ class StepLogprobs:
 
     samples: IntArray  # [num_asked], the samples they are about, rising
     num_top: IntArray  # [num_asked], how many of the alternatives were asked for
-    chosen: npt.NDArray[np.float64]  # [num_asked]
+    chosen: npt.NDArray[np.float64]  # [num_asked], of the chosen or the given token
     top_ids: IntArray  # [num_asked, MAX_TOP_LOGPROBS or the vocabulary], likeliest first
     top: npt.NDArray[np.float64]  # the same shape
 

@@ -44,7 +44,7 @@ def choose(token_ids: IntArray, logits: torch.Tensor, rows: IntArray, sampling: 
     token_ids[sampling.samples] = np.where(is_broken, NOT_FINITE, chosen)
     if plain is None:
         return StepTokens(token_ids)
-    return StepTokens(token_ids, step_logprobs(plain, asked, chosen[asked], sampling))
+    return StepTokens(token_ids, step_logprobs(plain, asked, sampling.told(chosen)[asked], sampling))
 
 
 def _chosen(scores: torch.Tensor, sampling: SamplingRows) -> IntArray:
