@@ -19,7 +19,8 @@ from deploy.valkey import HOST, server_argv, server_binary
 from loadtest.valkey import free_port
 
 START_S = 20.0
-DOWN_MS = 500
+# What a busy machine keeps a server from answering without a failover that nobody ordered.
+DOWN_MS = 1500
 SLOTS = 16384
 # Usual settings wait for the next second at several places, a master five more for other replicas.
 FAST_SYNC = ("--repl-diskless-sync", "no", "--repl-diskless-load", "on-empty-db")
@@ -108,7 +109,10 @@ class Deployment:
             server.kill()
 
     def kill_master(self, key: str) -> None:
-        """The server that keeps this key dies; another one takes its place, or it comes back."""
+        """The server that keeps this key now dies; another one takes its place, or it comes back.
+
+        Who that is, is asked of the servers each time: on a busy machine there are failovers that nobody ordered.
+        """
         raise NotImplementedError
 
 
@@ -172,7 +176,15 @@ class SentinelDeployment(Deployment):
         self.url = f"redis+sentinel://{hosts}/headrace"
 
     def kill_master(self, key: str) -> None:
-        self.master.kill()
+        wait_until(lambda: self._now("role:master") is not None and self._now("master_link_status:up") is not None)
+        master = self._now("role:master")
+        assert master is not None
+        master.kill()
+
+    def _now(self, fact: str) -> Server | None:
+        """Which of the two says so, where only one does."""
+        saying = [server for server in (self.master, self.replica) if fact in server.ask("INFO", "replication")]
+        return saying[0] if len(saying) == 1 else None
 
     def _start(self, front: Front) -> tuple[Server, int]:
         """A server, and the port it is known by."""
@@ -224,13 +236,15 @@ class ClusterDeployment(Deployment):
 
     def kill_master(self, key: str) -> None:
         slot = int(self.masters[1].ask("CLUSTER", "KEYSLOT", key))
-        self.masters[slot * 3 // SLOTS].kill()
+        pair = (self.masters[slot * 3 // SLOTS], self.replicas[slot * 3 // SLOTS])
+        wait_until(lambda: sum(_has_slots(server) for server in pair) == 1)
+        next(server for server in pair if _has_slots(server)).kill()
 
     def _start(self, front: Front) -> Server:
         port = free_port()
         self._known_at[port] = front(port)
         server = start_server(
-            self._directory, "--cluster-enabled", "yes", "--cluster-node-timeout", str(DOWN_MS * 2),
+            self._directory, "--cluster-enabled", "yes", "--cluster-node-timeout", str(DOWN_MS),
             "--cluster-port", str(free_port()), "--cluster-replica-validity-factor", "0",
             "--cluster-announce-port", str(self._known_at[port]), *FAST_SYNC, port=port,
         )  # fmt: skip
@@ -251,6 +265,12 @@ class ClusterDeployment(Deployment):
         wait_until(lambda: all("cluster_state:ok" in server.ask("CLUSTER", "INFO") for server in self.servers))
         wait_until(lambda: all("link_status:up" in r.ask("INFO", "replication") for r in self.replicas))
         wait_until(lambda: all(s.ask("CLUSTER", "NODES").count("slave") == 3 for s in self.servers))
+
+
+def _has_slots(server: Server) -> bool:
+    """By its own account, whose line ends with the slots."""
+    lines = server.ask("CLUSTER", "NODES").splitlines()
+    return any("myself,master" in line and not line.endswith("connected") for line in lines)
 
 
 def _bus_port(server: Server) -> int:
