@@ -13,21 +13,9 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 from shared.errors import HeadraceError, RequestFailed
-from shared.schemas import (
-    ChoiceEndFrame,
-    EndFrame,
-    ErrorInfo,
-    EventFrame,
-    ModelCard,
-    Outcome,
-    Prefix,
-    PromptFrame,
-    Request,
-    TokenizerBlob,
-    TokenLogprobs,
-    TokensFrame,
-)
+from shared.schemas import ModelCard, Prefix, Request, TokenizerBlob, TokenLogprobs
 from worker.engine.executor import Computed, Executor, Launched, NewTokens, Schedule, Scores, Taken, Work
+from worker.engine.ledger import Ledger
 from worker.engine.outputs import EngineLoad, StepOutput
 from worker.engine.request import (
     Arrival,
@@ -54,8 +42,7 @@ class Flight:
 
 
 class EngineCore:
-    """`_outputs` is what the next step returns: filled by the step, and by `add` for what ends at the door. `_next` is
-    a step that was launched ahead; the one before it has ended, at `_executed`, when `step` returns."""
+    """`_next` is a step that was launched ahead; the one before it has ended, at `_executed`, when `step` returns."""
 
     resume_exact = True
 
@@ -77,8 +64,7 @@ class EngineCore:
         self._clock = clock
         self.recorder = StepRecorder(clock.seconds)
         self._max_tokens = min(card.max_request_tokens, scheduler.kv.capacity_tokens)
-        self._live: dict[str, LiveRequest] = {}
-        self._outputs: dict[str, StepOutput] = {}
+        self._ledger = Ledger(clock.unix_ms)
         self._num_added = 0
         self._num_steps = 0
         self._next: Flight | None = None
@@ -92,9 +78,9 @@ class EngineCore:
         try:
             live = self._open(request, prefixes)
         except HeadraceError as error:
-            self._refuse(request.request_id, error)
+            self._ledger.refuse(request.request_id, error)
             return
-        self._live[request.request_id] = live
+        self._ledger.open(live)
         if live.scorer.num_tokens_to_score:
             self._scheduler.add(live.scorer)
             return
@@ -102,16 +88,13 @@ class EngineCore:
             if sequence.finish_reason is None:
                 self._scheduler.add(sequence)
             elif prefix.finish_reason is None:
-                self._end_resumed(sequence)
-        self._settle_if_ended(live)
+                self._ledger.end_resumed(sequence)
+        self._ledger.settle_if_ended(live)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         for request_id in request_ids:
-            self._outputs.pop(request_id, None)
-            live = self._live.pop(request_id, None)
-            if live is not None:
-                for sequence in live.sequences:
-                    self._scheduler.drop(sequence)
+            for sequence in self._ledger.forget(request_id):
+                self._scheduler.drop(sequence)
 
     def step(self) -> list[StepOutput]:
         """Where the next step can be foreseen it is launched before this one is waited for."""
@@ -130,7 +113,7 @@ class EngineCore:
         return outputs
 
     def has_work(self) -> bool:
-        return bool(self._live or self._outputs)
+        return not self._ledger.is_empty
 
     def load(self) -> EngineLoad:
         scheduler = self._scheduler
@@ -171,23 +154,9 @@ class EngineCore:
             vocabulary=self._vocabulary,
         )
 
-    def _refuse(self, request_id: str, error: HeadraceError) -> None:
-        output = self._output_of(request_id)
-        output.frames.append(EndFrame(Outcome.FAILED, None, ErrorInfo(error.code, error.message)))
-        output.outcome = Outcome.FAILED
-
-    def _end_resumed(self, sequence: Sequence) -> None:
-        """The journaled tokens ended the choice, but the journal was cut before it said so."""
-        frames = self._output_of(sequence.request_id).frames
-        text = sequence.detokenizer.take_owed()
-        if text:
-            frames.append(TokensFrame(sequence.choice, [], text))
-        frames.append(ChoiceEndFrame(sequence.choice, str(sequence.finish_reason)))
-
     def _collect(self, schedule: Schedule, made: NewTokens, taken: list[Taken]) -> list[StepOutput]:
         for sequence in schedule.preempted:
-            event = EventFrame("preempted", {"choice": sequence.choice, "at": self._clock.unix_ms()})
-            self._output_of(sequence.request_id).frames.append(event)
+            self._ledger.tell_preempted(sequence)
         self._tell_prompts(made.scored)
         ended: list[Sequence] = []
         for sequence, new in zip(schedule.sampled, taken, strict=True):
@@ -197,23 +166,21 @@ class EngineCore:
             if sequence.finish_reason is not None:
                 ended.append(sequence)
         for sequence in ended:
-            if sequence.request_id in self._live:
-                self._settle_if_ended(self._live[sequence.request_id])
-        outputs, self._outputs = self._outputs, {}
-        return list(outputs.values())
+            if sequence.request_id in self._ledger.live:
+                self._ledger.settle_if_ended(self._ledger.live[sequence.request_id])
+        return self._ledger.take()
 
     def _tell_prompts(self, scores: Scores) -> None:
         """Logprobs of prompts, each once; where all of one are told its answers can begin."""
         for sequence, logprobs in scores.items():
-            live = self._live.get(sequence.request_id)
+            live = self._ledger.live.get(sequence.request_id)
             if live is None or live.scorer is not sequence:
                 continue  # it was gone when the step ended
             if logprobs is None:
                 self._scheduler.kv.distrust(sequence)
                 self._fail(sequence.request_id, output_not_finite())
                 continue
-            sequence.num_scored_tokens += len(logprobs)
-            self._output_of(sequence.request_id).frames.append(PromptFrame(tuple(logprobs)))
+            self._ledger.tell_prompt(sequence, logprobs)
             if not sequence.num_tokens_to_score:
                 self._begin_answers(live)
 
@@ -225,41 +192,20 @@ class EngineCore:
                 self._scheduler.add(sequence)
             return
         self._scheduler.drop(live.scorer)
-        for sequence in live.sequences:
-            sequence.finish_reason = "length"
-            self._end_resumed(sequence)
-        self._settle_if_ended(live)
+        self._ledger.end_without_tokens(live)
 
     def _emit(self, sequence: Sequence, new: Taken, logprobs: TokenLogprobs | None) -> None:
-        live = self._live.get(sequence.request_id)
-        if live is None:
+        if sequence.request_id not in self._ledger.live:
             return  # another choice of the request failed in this step
         if sequence.failure is not None:
             self._fail(sequence.request_id, sequence.failure)
             return
-        output = self._output_of(sequence.request_id)
-        if not live.has_first_token:
-            live.has_first_token = True
-            output.frames.append(EventFrame("first_token", {"at": self._clock.unix_ms()}))
-        told = None if logprobs is None or new.token_ids[-1] in sequence.stop_ids else (logprobs,)
-        output.frames.append(TokensFrame(sequence.choice, new.token_ids, new.text, told))
-        output.num_tokens += len(new.token_ids)
-        if sequence.finish_reason is not None:
-            output.frames.append(ChoiceEndFrame(sequence.choice, sequence.finish_reason))
+        self._ledger.tell_tokens(sequence, new.token_ids, new.text, logprobs)
 
     def _fail(self, request_id: str, failure: RequestFailed) -> None:
         """A choice cannot be what was asked for: the whole request ends, what this step made of it is dropped."""
         self.abort([request_id])
-        self._refuse(request_id, failure)
-
-    def _settle_if_ended(self, live: LiveRequest) -> None:
-        if not live.is_ended:
-            return
-        request_id = live.request.request_id
-        output = self._output_of(request_id)
-        output.frames.append(EndFrame(Outcome.FINISHED, live.usage()))
-        output.outcome = Outcome.FINISHED
-        del self._live[request_id]
+        self._ledger.refuse(request_id, failure)
 
     def _record(self, flight: Flight, executed: float) -> None:
         """A step that was launched while another ran took from the end of that one on."""
@@ -275,9 +221,3 @@ class EngineCore:
         )
         if not flight.schedule.scored:  # whose logits cost what no other prompt's do
             scheduler.pace.model.observe(flight.work, stats.seconds)
-
-    def _output_of(self, request_id: str) -> StepOutput:
-        output = self._outputs.get(request_id)
-        if output is None:
-            output = self._outputs[request_id] = StepOutput(request_id)
-        return output
