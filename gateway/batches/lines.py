@@ -142,6 +142,19 @@ def answer_line(batch_id: str, line: Line, status: int, request_id: str, body: b
     return _line(batch_id, line, response, None)
 
 
+def usage_of(text: str) -> dict[str, int]:
+    """Tokens that the answer in this line of an output file took, by the names that a batch sums them under."""
+    usage: dict[str, Any] = orjson.loads(text)["response"]["body"].get("usage") or {}
+    read: dict[str, int] = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+    written: dict[str, int] = usage.get("completion_tokens_details") or usage.get("output_tokens_details") or {}
+    return {
+        "input_tokens": usage.get("prompt_tokens", usage.get("input_tokens", 0)),
+        "cached_tokens": read.get("cached_tokens", 0),
+        "output_tokens": usage.get("completion_tokens", usage.get("output_tokens", 0)),
+        "reasoning_tokens": written.get("reasoning_tokens", 0),
+    }
+
+
 def unanswered_line(batch_id: str, line: Line, code: str, message: str) -> str:
     return _line(batch_id, line, None, {"code": code, "message": message})
 

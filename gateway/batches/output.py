@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from gateway.batches.lines import parse_line, unanswered_line
+from gateway.batches.lines import parse_line, unanswered_line, usage_of
 from gateway.batches.means import Means
 from gateway.files.blobs import BlobWriter
 from gateway.files.library import BATCH_OUTPUT
@@ -37,6 +38,7 @@ class Output:
         self._batch = batch
         self._is_cancelled = is_cancelled
         self._writers: dict[str, BlobWriter] = {}
+        self._usage: Counter[str] = Counter()
 
     async def write(self, done: Collection[int]) -> Written:
         """`done`: the lines that have answers. Raises BlobGone, Unavailable."""
@@ -45,7 +47,7 @@ class Output:
             await self._write_answers(stack)
             if len(done) < self._batch.num_lines:  # none: it was cancelled before it was looked at
                 written.num_unanswered = await self._write_unanswered(stack, done)
-        written.files = BatchFiles(*(self._file(kind) for kind in ("output", "errors")))
+        written.files = BatchFiles(self._file("output"), self._file("errors"), dict(self._usage))
         return written
 
     async def _write_answers(self, stack: contextlib.AsyncExitStack) -> None:
@@ -54,6 +56,8 @@ class Output:
             for answer in answers:
                 writer = await self._writer(stack, "output" if answer.is_ok else "errors")
                 await writer.write(answer.text.encode() + b"\n")
+                if answer.is_ok:
+                    self._usage.update(usage_of(answer.text))
             last = answers[-1].line
 
     async def _write_unanswered(self, stack: contextlib.AsyncExitStack, done: Collection[int]) -> int:

@@ -68,6 +68,7 @@ def batch_object(batch: StoredBatch) -> dict[str, Any]:
             "failed": batch.num_failed,
         },
         "metadata": batch.metadata or None,
+        "usage": _usage(batch.usage) if batch.usage else None,
     }
 
 
@@ -93,6 +94,16 @@ def list_object(items: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any
         "first_id": ids[0] if ids else None,
         "last_id": ids[-1] if ids else None,
         "has_more": has_more,
+    }
+
+
+def _usage(used: dict[str, int]) -> dict[str, Any]:
+    return {
+        "input_tokens": used["input_tokens"],
+        "input_tokens_details": {"cached_tokens": used["cached_tokens"]},
+        "output_tokens": used["output_tokens"],
+        "output_tokens_details": {"reasoning_tokens": used["reasoning_tokens"]},
+        "total_tokens": used["input_tokens"] + used["output_tokens"],
     }
 
 

@@ -197,6 +197,7 @@ class Batch(BaseModel):
     cancelled_at: int | None
     request_counts: BatchRequestCounts
     metadata: dict[str, str] | None
+    usage: dict[str, Any] | None
 
 
 class _Page(BaseModel):

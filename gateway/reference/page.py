@@ -73,7 +73,11 @@ def _field_rows(schema: _Node, lists: _Node) -> Iterator[str]:
     no_effect, refused = cast("_Node", lists.get("no_effect", {})), cast("_Node", lists.get("refused", {}))
     honoured = {n: s for n, s in schema.get("properties", {}).items() if n not in no_effect and n not in refused}
     for name, field, is_required in _fields({**schema, "properties": honoured}, "", 1):
-        why = f"no effect: {no_effect[name]}" if name in no_effect else _done(field, is_required=is_required)
+        why = (
+            f"no effect: {no_effect[name]}"
+            if name in no_effect
+            else _done(field, lists.get("done", "honoured"), is_required)
+        )
         yield f"| `{name}` | {_takes(field)} | {why} |"
     for name, why in sorted(no_effect.items()):
         if "." not in name:
@@ -83,8 +87,8 @@ def _field_rows(schema: _Node, lists: _Node) -> Iterator[str]:
         yield f"| `{name}` | {shown or 'nothing'} | refused otherwise |"
 
 
-def _done(field: _Node, *, is_required: bool) -> str:
-    words = "required" if is_required else "honoured"
+def _done(field: _Node, done: str, is_required: bool) -> str:
+    words = "required" if is_required else done
     return f"{words}: {field['description']}" if field.get("description") else words
 
 

@@ -21,9 +21,10 @@ def body_schema(
     no_effect: Mapping[str, str] | None = None,
     refused: Mapping[str, tuple[Any, ...]] | None = None,
     media_type: str = "application/json",
+    done: str = "honoured",
 ) -> _Node:
     """For `openapi_extra`. `no_effect`: accepted fields, and why they have none. `refused`: fields not supported, each
-    with the values that ask for nothing. The model must not contain itself."""
+    with the values that ask for nothing. `done`: what is done with all others. The model must not contain itself."""
     schema = model.model_json_schema()
     definitions = cast("_Node", schema.pop("$defs", {}))
     written = cast("_Node", _written_out(schema, definitions))
@@ -37,6 +38,7 @@ def body_schema(
     return {
         "requestBody": {"required": True, "content": {media_type: {"schema": written}}},
         "x-headrace-fields": {
+            "done": done,
             "no_effect": dict(no_effect or {}),
             "refused": {k: list(v) for k, v in (refused or {}).items()},
         },

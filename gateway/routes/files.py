@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
 from gateway.batches.protocol import file_object, list_object
 from gateway.dependencies import ServicesDep, TenantDep
+from gateway.http.download import Download
 from gateway.store.paging import Page
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
@@ -72,5 +73,9 @@ async def delete_file(file_id: Id, services: ServicesDep, tenant: TenantDep) -> 
 @router.get("/{file_id}/content", response_class=Response)
 async def file_content(file_id: Id, services: ServicesDep, tenant: TenantDep) -> Response:
     file, chunks = await services.library.open(file_id, tenant.name)
-    headers = {"content-length": str(file.num_bytes), "content-disposition": "attachment"}
-    return StreamingResponse(chunks, media_type="application/octet-stream", headers=headers)
+    return Download(
+        chunks,
+        num_bytes=file.num_bytes,
+        stall_timeout_s=services.settings.stall_timeout_s,
+        headers={"content-disposition": "attachment"},
+    )

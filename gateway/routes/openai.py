@@ -68,7 +68,7 @@ async def completions(http: HttpRequest, services: ServicesDep, tenant: TenantDe
     return await _generate(http, services, tenant, body, partial(completion_request, body), "completion")
 
 
-@router.post("/v1/embeddings", openapi_extra=body_schema(EmbeddingRequest))
+@router.post("/v1/embeddings", openapi_extra=body_schema(EmbeddingRequest, done="checked"))
 async def embeddings(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
     """Always refused: each served model writes text, and none pools what it read into a vector."""
     body = parse_embedding(await json_bytes(http))

@@ -45,6 +45,7 @@ class StoredBatch:
 
     Times are milliseconds since 1970: `window_ends_ms` is when what is not done expires, `expires_at_ms` when the row
     may go. `num_fed`: lines up to this one may be in the queue. `fence`, `beat` and `owner`: see batch_runs.py.
+    `usage`: tokens, summed over its lines, once it is over.
     """
 
     id: str
@@ -69,9 +70,10 @@ class StoredBatch:
     owner: str = ""
     fence: int = 0
     beat: int = 0
+    usage: dict[str, int] = field(default_factory=dict[str, int])
 
 
-_AS_JSON = ("metadata", "faults", "times")
+_AS_JSON = ("metadata", "faults", "times", "usage")
 
 
 class BatchRows:

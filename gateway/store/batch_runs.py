@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import delete, insert, select, update
@@ -45,10 +45,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
-    """None: there was nothing to put into it."""
+    """None: there was nothing to put into it. `usage`: what their lines say they used, summed."""
 
     output: StoredFile | None = None
     errors: StoredFile | None = None
+    usage: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ class BatchRuns:
                 connection, lease, status=status, times={**batch.times, status: now_ms}, owner="",
                 output_file_id=made.output.id if made.output else "",
                 error_file_id=made.errors.id if made.errors else "",
-                num_failed=batch.num_failed + num_unanswered,
+                num_failed=batch.num_failed + num_unanswered, usage=made.usage,
             )  # fmt: skip
 
     async def forget_answers(self, limit: int) -> int:

@@ -54,7 +54,7 @@ files = Table(
     Index("files_by_expiry", "expires_at_ms"),
 )
 
-# A batch (batch_rows.py) and who computes it (batch_runs.py). `metadata`, `faults` and `times` are JSON.
+# A batch (batch_rows.py) and who computes it (batch_runs.py). `metadata`, `faults`, `times` and `usage` are JSON.
 batches = Table(
     "batches",
     metadata,
@@ -80,6 +80,7 @@ batches = Table(
     Column("owner", String(64), nullable=False),
     Column("fence", BigInteger, nullable=False),
     Column("beat", BigInteger, nullable=False),
+    Column("usage", Text, nullable=False, server_default="{}"),
     Index("batches_by_tenant", "tenant", "created_at_ms", "id"),
     Index("batches_by_status", "status", "created_at_ms"),
     Index("batches_by_expiry", "expires_at_ms"),

@@ -71,6 +71,10 @@ def test_a_batch_is_answered_as_its_lines_would_be(simulated: Stack) -> None:
         )  # fmt: skip
         assert found["c3"]["body"]["choices"][0]["message"]["content"] == direct.choices[0].message.content
         assert found["c3"]["body"]["id"] == f"chatcmpl-{found['c3']['request_id']}"
+        used = [response["body"]["usage"] for response in found.values()]
+        assert batch.usage is not None
+        assert batch.usage.input_tokens == sum(usage["prompt_tokens"] for usage in used)
+        assert batch.usage.output_tokens == 5 * 30 and batch.usage.total_tokens == batch.usage.input_tokens + 150
         assert batch.id in [one.id for one in client.batches.list(limit=1)]
         client.files.delete(batch.input_file_id)
         with pytest.raises(NotFoundError):
@@ -97,7 +101,10 @@ def test_responses_and_completions_may_be_asked_for_in_batches(simulated: Stack)
             line = {"custom_id": "a", "method": "POST", "url": url, "body": {"model": "simulated", **body}}
             file = client.files.create(file=("lines.jsonl", json.dumps(line).encode()), purpose="batch")
             batch = client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")  # type: ignore[arg-type]
-            (answer,) = answers(client, until(client, batch.id).output_file_id)
+            over = until(client, batch.id)
+            (answer,) = answers(client, over.output_file_id)
+            assert over.usage is not None
+            assert over.usage.total_tokens == answer["response"]["body"]["usage"]["total_tokens"] > 0
             assert answer["response"]["request_id"] in answer["response"]["body"]["id"]
 
 

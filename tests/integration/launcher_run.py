@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 SCRIPT = Path(__file__).parent / "stand_ins" / "up.py"
@@ -69,12 +70,21 @@ class LauncherRun:
 
     def children(self) -> dict[str, int]:
         """pid by name: valkey, gateway, worker (the last of them)."""
-        found: dict[str, int] = {}
-        for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-            kind = next(kind for kind in ("valkey", "gateway", "worker") if any(kind in word for word in words))
-            found[kind] = int(pid)
-        return found
+        while True:
+            pids = [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+            kinds = [_kind(pid) for pid in pids]
+            if "" not in kinds:
+                return dict(zip(kinds, pids, strict=True))
+            time.sleep(0.005)
+
+
+def _kind(pid: int) -> str:
+    """'' of one that was forked and still has its parent's command line, or none."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except OSError:
+        return ""
+    return next((kind for kind in ("valkey", "gateway", "worker") if any(kind in word for word in words)), "")
 
 
 def wait_until_gone(pidfds: list[int], timeout_s: float) -> bool:

@@ -27,15 +27,17 @@ def numbered(number: int) -> list[dict[str, Any]]:
 
 
 async def test_every_line_is_answered_in_one_of_two_files(tmp_path: Path) -> None:
-    endpoint = Endpoint(lambda body, times: BAD if body["n"] % 3 == 0 else (200, {}, {"n": body["n"]}))
+    used = {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}
+    endpoint = Endpoint(lambda b, times: BAD if b["n"] % 3 == 0 else (200, {}, {"n": b["n"], "usage": used}))
     async with gateway_on(tmp_path, endpoint) as gateway:
         batch = await gateway.over(await gateway.make(*numbered(20)))
         done, failed = await gateway.lines_of(batch.output_file_id), await gateway.lines_of(batch.error_file_id)
         assert await gateway.runs.answered(batch.id) == set()
     assert batch.status is BatchStatus.COMPLETED
     assert (batch.num_lines, batch.num_completed, batch.num_failed) == (20, 13, 7)
+    assert (batch.usage["input_tokens"], batch.usage["output_tokens"], batch.usage["cached_tokens"]) == (91, 26, 52)
     assert sorted(done.keys() | failed.keys()) == sorted(f"l{i}" for i in range(20))
-    assert done["l4"]["response"]["body"] == {"n": 4} and failed["l3"]["response"]["status_code"] == 400
+    assert done["l4"]["response"]["body"]["n"] == 4 and failed["l3"]["response"]["status_code"] == 400
 
 
 async def test_a_file_whose_form_is_wrong_fails_before_anything_is_asked(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from gateway.http.connection import Abortable
 from gateway.http.server import ReceiveLimits, protocol_within
@@ -21,6 +22,12 @@ async def serving(
     dispatcher: FakeDispatcher, *, receive_timeout_s: float = 30.0, **settings: Any
 ) -> AsyncGenerator[str]:
     app = build_app(dispatcher, GatewaySettings.model_validate(settings))
+    async with serving_app(app, receive_timeout_s=receive_timeout_s) as url:
+        yield url
+
+
+@asynccontextmanager
+async def serving_app(app: ASGIApp, *, receive_timeout_s: float = 30.0) -> AsyncGenerator[str]:
     limits = ReceiveLimits(receive_timeout_s=receive_timeout_s)
     config = uvicorn.Config(
         Abortable(app), http=protocol_within(limits), log_config=None, lifespan="off", timeout_graceful_shutdown=1
