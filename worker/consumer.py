@@ -19,8 +19,8 @@ from shared import faults, keys
 from shared.redis_client import AWAY, Client
 from shared.request_queue import Delivery, RequestQueue
 from shared.schemas import Request, decode_frames, decode_request, prefixes_of
-from worker.engine_thread import EngineThread
 from worker.holdings import Holdings
+from worker.shares import Offer, Share
 
 log = logging.getLogger(__name__)
 BELL_S = 1.0
@@ -32,7 +32,7 @@ class Consumer:
     """`run` until cancelled or quiet. Raises LeaseLost."""
 
     def __init__(
-        self, queue: RequestQueue, bell: Client, engine: EngineThread, holdings: Holdings, identity: tuple[str, str],
+        self, queue: RequestQueue, bell: Client, engine: Share, holdings: Holdings, identity: tuple[str, str],
         on_delivery: Callable[[Delivery, Request], None],
     ) -> None:  # fmt: skip
         self._queue = queue
@@ -67,13 +67,18 @@ class Consumer:
     async def _take(self) -> tuple[int, int]:
         """How many wait still, and how many were taken."""
         self._room.clear()
-        load = self._engine.load()
+        with self._engine.taking() as offer:
+            num_waiting, num_taken = await self._take_of(offer)
+        self._engine.note(offer, num_waiting)
+        return num_waiting, num_taken
+
+    async def _take_of(self, offer: Offer) -> tuple[int, int]:
         is_stalled = self._engine.stalled_s() > self._queue.lease_ms / 2000
-        if load.free_slots == 0 or is_stalled:
+        if offer.slots == 0 or is_stalled:
             return 1, 0  # whether somebody waits does not matter now
         async with self.books:
             await faults.hit("take")
-            taken = await self._queue.take(*self._identity, slots=load.free_slots, room=load.free_tokens)
+            taken = await self._queue.take(*self._identity, slots=offer.slots, room=offer.tokens)
             await faults.hit("after_take", taken)
             for delivery in taken.deliveries:
                 self._hand_over(delivery)

@@ -18,7 +18,7 @@ from shared.request_queue import Delivery, RequestQueue
 from shared.schemas import EndFrame, TokensFrame, decode_frames, encode_frames
 from shared.token_stream import Emission
 from worker.engine.outputs import StepOutput
-from worker.engine_thread import EngineThread
+from worker.shares import Share
 
 TELL_EVERY = 16
 
@@ -92,7 +92,7 @@ def _num_tokens(journal: bytes) -> int:
 class Holdings:
     """The requests this worker holds. `on_room` is called when one ends."""
 
-    def __init__(self, queue: RequestQueue, engine: EngineThread, on_room: Callable[[], None]) -> None:
+    def __init__(self, queue: RequestQueue, engine: Share, on_room: Callable[[], None]) -> None:
         self._queue = queue
         self._engine = engine
         self._on_room = on_room

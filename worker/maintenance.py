@@ -19,9 +19,9 @@ from shared.config import RedisSettings
 from shared.redis_client import AWAY
 from shared.request_queue import Heartbeat, RequestQueue
 from worker.consumer import Consumer
-from worker.engine_thread import EngineThread
 from worker.holdings import Holdings, Settlement
 from worker.publisher import Publisher
+from worker.shares import Share
 
 log = logging.getLogger(__name__)
 _PUBLISH_EVERY = 5
@@ -31,7 +31,7 @@ class Maintenance:
     """`run` as a task. Raises LeaseLost."""
 
     def __init__(
-        self, queue: RequestQueue, engine: EngineThread, holdings: Holdings, consumer: Consumer, publisher: Publisher,
+        self, queue: RequestQueue, engine: Share, holdings: Holdings, consumer: Consumer, publisher: Publisher,
         identity: tuple[str, str],
     ) -> None:  # fmt: skip
         self._queue = queue

@@ -17,10 +17,11 @@ from shared import faults
 from shared.redis_client import AWAY
 from shared.token_stream import Emission, Emitted, TokenStream
 from worker.engine.outputs import StepOutput
-from worker.engine_thread import EngineThread
 from worker.holdings import Holdings, Settlement
+from worker.shares import Share
 
 log = logging.getLogger(__name__)
+ORDERS = ("drain",)  # an operator's, to the worker; what else is left for it concerns one request
 _MAX_UNSENT_S = 2.0
 _MAX_UNSENT_BYTES = 8_000_000
 _BACKOFF_S = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -30,15 +31,15 @@ class Publisher:
     """`offer` on the event loop, `run` as a task. Raises LeaseLost out of `run`."""
 
     def __init__(
-        self, stream: TokenStream, engine: EngineThread, holdings: Holdings, identity: tuple[str, str],
-        on_emit: Callable[[float, Emitted, list[Emission]], None], on_drain: Callable[[str], None],
+        self, stream: TokenStream, engine: Share, holdings: Holdings, identity: tuple[str, str],
+        on_emit: Callable[[float, Emitted, list[Emission]], None], on_order: Callable[[str, list[str]], None],
     ) -> None:  # fmt: skip
         self._stream = stream
         self._engine = engine
         self._holdings = holdings
         self._identity = identity
         self._on_emit = on_emit
-        self._on_drain = on_drain
+        self._on_order = on_order
         self._dirty: dict[str, None] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -128,10 +129,11 @@ class Publisher:
         """Commands left for this worker, by emit and heartbeat alike."""
         for raw in commands:
             name, *args = orjson.loads(raw)
+            if name in ORDERS:
+                self._on_order(name, args)
+                continue
             held = self._holdings.get(args[0]) if args else None
-            if name == "drain":
-                self._on_drain(args[0] if args else "")
-            elif held is None:
+            if held is None:
                 continue
             elif name == "cancel":
                 await self._holdings.settle(held.request_id, held.owner, Settlement.CANCELLED)

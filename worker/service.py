@@ -1,8 +1,8 @@
 """The worker process: built here, started in order, quiet -> stop by a deadline -> give back.
 
-    build engine -> publish model -> register -> (consume, publish, maintain, reap) -> drain -> unregister
+    build engine -> (serve its model, reap) -> drained -> stop engine
 
-A worker whose lease was lost drops everything and registers under a new id, in the same process.
+An engine that breaks ends the process, so that its leases run out and the crash is counted.
 """
 
 from __future__ import annotations
@@ -12,14 +12,10 @@ import contextlib
 import functools
 import logging
 import os
-import secrets
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
 
-import msgspec
 import uvloop
 from prometheus_client import CollectorRegistry, start_http_server
 
@@ -28,31 +24,21 @@ from shared.config import WorkerSettings, load
 from shared.errors import ConfigurationError, HeadraceError
 from shared.observability import WorkerMetrics, configure_logging
 from shared.reaper import Reaper
-from shared.redis_client import AWAY, Scripts, connect, end_tasks, inspect_server
-from shared.registry import Registry
-from shared.request_queue import LeaseLost, RequestQueue
-from shared.schemas import ModelCard, WorkerInfo
+from shared.redis_client import Scripts, connect, end_tasks, inspect_server
 from shared.text.tokenizer import encode_blob
-from shared.token_stream import TokenStream
 from worker.composition import build_engine
-from worker.consumer import BELL_S, Consumer
+from worker.consumer import BELL_S
 from worker.engine_thread import EngineThread
-from worker.holdings import Holdings, Settlement
-from worker.maintenance import Maintenance
-from worker.publisher import Publisher
+from worker.serving.host import Host, StoppedWaiting, first_of, until_answered
+from worker.serving.registration import ServedModel
+from worker.shares import Shares
 from worker.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
-_RETRY_S = 0.5
-
-
-class _StoppedWaiting(Exception):
-    """Told to stop while the server is away."""
 
 
 class WorkerService:
-    """One engine under one identity at a time."""
+    """One engine, and the model it serves."""
 
     def __init__(self, settings: WorkerSettings, metrics: WorkerMetrics) -> None:
         self._settings = settings
@@ -62,152 +48,57 @@ class WorkerService:
         self._bell = connect(settings, blocking_s=BELL_S)
         self._engine = EngineThread(functools.partial(build_engine, settings), self._telemetry.on_step)
         self._draining = asyncio.Event()
-        self._drain_now = asyncio.Event()
+        self._models: list[ServedModel] = []
 
     async def run(self) -> None:
         """Until drained. Raises what breaks the engine."""
-        with contextlib.suppress(_StoppedWaiting):
+        with contextlib.suppress(StoppedWaiting):
             await self._run()
 
     async def _run(self) -> None:
         await self._check_server()
         log.info("model_loading", extra={"model": self._settings.model, "backend": self._settings.backend})
         engine = await self._engine.start()
-        card, blob = self._as_told(engine.card), encode_blob(engine.tokenizer_blob)
-        republish = functools.partial(self._publish_model, card, blob)
-        await self._until_answered(lambda: Registry(self._scripts).publish_model(card, blob))
-        while not self._draining.is_set():
-            with contextlib.suppress(LeaseLost):
-                await self._serve(card, republish)
+        host = Host(
+            self._settings, self._scripts, self._bell, Shares(self._engine), self._telemetry, self._obey
+        )  # fmt: skip
+        base = ServedModel(host, engine.card, encode_blob(engine.tokenizer_blob))
+        self._models.append(base)
+        if not self._draining.is_set():
+            await self._serve(base)
         await self._engine.stop()
         await self._scripts.client.aclose()
         await self._bell.aclose()
 
+    async def _serve(self, model: ServedModel) -> None:
+        count = self._metrics.reaped
+        reaper = Reaper(self._scripts, self._settings, lambda kind, number: count.labels(kind).inc(number))
+        tasks = [asyncio.create_task(model.run()), asyncio.create_task(reaper.run())]
+        try:
+            await first_of(*tasks)
+            tasks[0].result()
+        finally:
+            await end_tasks(*tasks)
+
     def drain(self) -> None:
         """First call: take nothing more and finish. Second call: give everything back now."""
-        if self._draining.is_set():
-            self._drain_now.set()
-        self._draining.set()
+        self._drain(is_now=self._draining.is_set())
 
-    def _obey_drain(self, how: str) -> None:
+    def _drain(self, *, is_now: bool) -> None:
+        self._draining.set()
+        for model in self._models:
+            model.drain(is_now=is_now)
+
+    def _obey(self, order: str, arguments: list[str]) -> None:
         """An operator's command. It may come twice, so only `now` hurries."""
-        self._draining.set()
-        if how == "now":
-            self._drain_now.set()
-
-    def _as_told(self, card: ModelCard) -> ModelCard:
-        """How the model writes calls and reasoning is a setting, and no gateway's."""
-        s = self._settings
-        return msgspec.structs.replace(card, tool_format=s.tool_format, reasoning_format=s.reasoning_format)
-
-    async def _serve(self, card: ModelCard, republish: Callable[[], Awaitable[None]]) -> None:
-        """One registration, until it is drained. Raises LeaseLost."""
-        s = self._settings
-        identity = (f"w-{secrets.token_hex(4)}", secrets.token_hex(8))
-        queue = RequestQueue(self._scripts, card.revision, s.retention_s, s.lease_ms)
-        stream = TokenStream(self._scripts, card.revision, s.retention_s, s.lease_ms)
-        holdings = Holdings(queue, self._engine, lambda: consumer.make_room())
-        publisher = Publisher(stream, self._engine, holdings, identity, self._telemetry.on_emit, self._obey_drain)
-        consumer = Consumer(queue, self._bell, self._engine, holdings, identity, self._telemetry.on_delivery)
-        maintenance = Maintenance(queue, self._engine, holdings, consumer, publisher, identity)
-        self._engine.on_outputs = publisher.offer
-        info = msgspec.json.encode(self._info(identity[0], card))
-        await self._until_answered(lambda: queue.register(*identity, info))
-        log.info("worker_ready", extra={"worker": identity[0], "model": card.revision})
-        reaper = Reaper(self._scripts, s, lambda kind, number: self._metrics.reaped.labels(kind).inc(number))
-        tasks = [
-            asyncio.create_task(consumer.run()),
-            asyncio.create_task(publisher.run()),
-            asyncio.create_task(maintenance.run(s, republish)),
-            asyncio.create_task(reaper.run()),
-        ]
-        draining = asyncio.create_task(self._draining.wait())
-        try:
-            await self._first_of(draining, *tasks, self._engine.stopped)
-            consumer.quiet()
-            await self._finish_or_give_back(holdings, publisher, tasks)
-            await self._unregister(queue, identity)
-        except LeaseLost:
-            log.warning("lease_lost", extra={"worker": identity[0], "num_held": len(holdings)})
-            raise
-        finally:
-            await end_tasks(draining, *tasks)
-            holdings.drop_all()
-            # The publisher that held the engine back is gone, and what it could not send with it.
-            self._engine.pause(is_paused=False)
-
-    async def _finish_or_give_back(
-        self, holdings: Holdings, publisher: Publisher, tasks: list[asyncio.Task[None]]
-    ) -> None:
-        """Let what runs end until the deadline; what is left then goes back, half done."""
-        log.info("draining", extra={"num_held": len(holdings)})
-        deadline = asyncio.get_running_loop().time() + self._settings.drain_timeout_s
-        hurry = asyncio.create_task(self._drain_now.wait())
-        while len(holdings) and not hurry.done() and asyncio.get_running_loop().time() < deadline:
-            await self._first_of(hurry, *tasks[1:], self._engine.stopped, timeout_s=0.05)
-        hurry.cancel()
-        self._engine.pause(is_paused=True)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(publisher.flush(), 1.0)
-        for held in holdings:
-            log.info("releasing", extra={"request_id": held.request_id})
-            with contextlib.suppress(*AWAY):  # unregistering gives back whatever is left
-                await holdings.settle(held.request_id, held.owner, Settlement.RELEASED)
-
-    async def _unregister(self, queue: RequestQueue, identity: tuple[str, str]) -> None:
-        """Tries as long as a lease lives: after that others have taken back what was held."""
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + self._settings.lease_ms / 1000
-        while loop.time() < give_up:
-            try:
-                await queue.unregister(*identity)
-                log.info("worker_drained", extra={"worker": identity[0]})
-                return
-            except AWAY as error:
-                log.warning("unregister_failed", extra={"worker": identity[0], "error": str(error)})
-                await asyncio.sleep(_RETRY_S)
-
-    async def _first_of(
-        self, wanted: asyncio.Future[Any], *others: asyncio.Future[None], timeout_s: float | None = None
-    ) -> None:
-        """Waits for `wanted`; a task that ended instead has failed, and its error is raised."""
-        done, _ = await asyncio.wait((wanted, *others), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        for future in done:
-            if future is not wanted:
-                future.result()
+        if order == "drain":
+            self._drain(is_now=arguments[:1] == ["now"])
 
     async def _check_server(self) -> None:
-        for finding in await self._until_answered(lambda: inspect_server(self._scripts.client)):
+        for finding in await until_answered(lambda: inspect_server(self._scripts.client), self._draining):
             if finding.is_fatal:
                 raise ConfigurationError(f"Redis: {finding.what}")
             log.warning("redis_setting", extra={"finding": finding.what})
-
-    async def _until_answered(self, call: Callable[[], Awaitable[T]]) -> T:
-        while True:
-            try:
-                return await call()
-            except AWAY as error:
-                log.warning("redis_away", extra={"error": str(error)})
-                if self._draining.is_set():
-                    raise _StoppedWaiting from error
-                await asyncio.sleep(_RETRY_S)
-
-    async def _publish_model(self, card: ModelCard, blob: bytes) -> None:
-        registry = Registry(self._scripts)
-        if not await registry.is_published(card):
-            await registry.publish_model(card, blob)
-            log.info("model_published", extra={"model": card.revision})
-
-    def _info(self, worker_id: str, card: ModelCard) -> WorkerInfo:
-        return WorkerInfo(
-            worker_id=worker_id,
-            model=card.revision,
-            backend=self._settings.backend,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            max_num_seqs=self._settings.max_num_seqs,
-            kv_blocks=self._engine.load().kv_blocks_total,
-        )
 
 
 async def serve(settings: WorkerSettings) -> None:

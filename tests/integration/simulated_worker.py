@@ -24,6 +24,7 @@ from worker.engine_thread import EngineThread
 from worker.holdings import Holdings, Settlement
 from worker.maintenance import Maintenance
 from worker.publisher import Publisher
+from worker.shares import Shares
 
 POISON_SEED = 666
 SLOTS = 4
@@ -122,15 +123,12 @@ class SimulatedWorker:
         s = self._settings
         self.queue = RequestQueue(self.scripts, self._model, s.retention_s, s.lease_ms)
         stream = TokenStream(self.scripts, self._model, s.retention_s, s.lease_ms)
-        self.holdings = Holdings(self.queue, self._thread, lambda: None)
-        self.publisher = Publisher(stream, self._thread, self.holdings, self.identity, lambda *_: None, lambda _: None)
-        self._consumer = Consumer(
-            self.queue, cast(Client, None), self._thread, self.holdings, self.identity, lambda *_: None
-        )
-        self._maintenance = Maintenance(
-            self.queue, self._thread, self.holdings, self._consumer, self.publisher, self.identity
-        )
-        self._thread.on_outputs = self.publisher.offer
+        share = Shares(self._thread).open()
+        self.holdings = Holdings(self.queue, share, lambda: None)
+        self.publisher = Publisher(stream, share, self.holdings, self.identity, lambda *_: None, lambda *_: None)
+        self._consumer = Consumer(self.queue, cast(Client, None), share, self.holdings, self.identity, lambda *_: None)
+        self._maintenance = Maintenance(self.queue, share, self.holdings, self._consumer, self.publisher, self.identity)
+        share.on_outputs = self.publisher.offer
 
     @property
     def is_idle(self) -> bool:

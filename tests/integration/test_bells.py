@@ -21,6 +21,7 @@ from worker import consumer
 from worker.consumer import Consumer
 from worker.engine_thread import EngineThread
 from worker.holdings import Holdings
+from worker.shares import Shares
 
 LONG_MS = 1_000_000_000  # more than which counts as long ago, where the scripts are timeless
 
@@ -245,7 +246,8 @@ async def test_an_idle_worker_is_woken_by_an_admission(
     engine = EngineThread(lambda: backend, lambda *_: None)
     engine._load = backend.load()
     queue, delivered = actors.queue, asyncio.Queue[str]()
-    waiting = Consumer(queue, bell, engine, Holdings(queue, engine, lambda: None), ("w1", "nonce"), lambda *_: None)
+    share = Shares(engine).open()
+    waiting = Consumer(queue, bell, share, Holdings(queue, share, lambda: None), ("w1", "nonce"), lambda *_: None)
     monkeypatch.setattr(waiting, "_hand_over", lambda delivery: delivered.put_nowait(delivery.request_id))
     await actors.register("w1")
     task = asyncio.create_task(waiting.run())
