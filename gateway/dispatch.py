@@ -30,6 +30,7 @@ from shared.redis_client import AWAY, Scripts
 from shared.registry import RequestRecord
 from shared.request_queue import Admitted, Bounds, RequestQueue, Ticket
 from shared.schemas import EventFrame, Frame, Request, ServiceClass, encode_request
+from shared.text.prefixes import NO_PREFIXES, Prefixes, prefixes_of
 
 _RETRY_S = 0.1
 
@@ -186,7 +187,16 @@ class Dispatcher:
             # The lines of a batch come back all the time: no place is kept for one.
             mark="" if request.service_class is ServiceClass.BATCH else mark_of(request, options.key_hash),
             drain_per_s=drain_per_s,
+            lane_ms=self._settings.lane_ms,
+            prefixes=self._prefixes(request),
         )
+
+    def _prefixes(self, request: Request) -> Prefixes:
+        """None where nobody is to be preferred, or workers keep none."""
+        scope = self._settings.prefix_cache
+        if self._settings.lane_ms == 0 or scope == "off":
+            return NO_PREFIXES
+        return prefixes_of(request.prompt_ids, request.tenant if scope == "tenant" else "")
 
     def _bounds_for(self, s: Subscription, options: AdmissionOptions) -> Bounds:
         bounds = replace(self._bounds, tenant_max_waiting=options.tenant.max_waiting)

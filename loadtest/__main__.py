@@ -11,6 +11,7 @@ from loadtest.clients import run as clients
 from loadtest.edge import fuzz, proxies, streams
 from loadtest.fairness import run as fairness
 from loadtest.gpu import run as gpu
+from loadtest.locality import run as locality
 from loadtest.protocol import run as protocol
 from loadtest.race import alone as engine
 from loadtest.race import run as race
@@ -34,6 +35,7 @@ app.command("streams")(streams.main)
 app.command("fuzz")(fuzz.main)
 app.command("proxies")(proxies.main)
 app.command("batch")(batch.main)
+app.command("locality")(locality.main)
 
 
 @app.callback()

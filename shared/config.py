@@ -20,6 +20,8 @@ from shared.servers.store_address import StoreAddress, parse_store
 
 PREFIX = "HEADRACE_"
 
+PrefixScope = Literal["tenant", "shared", "off"]
+
 
 class _Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
@@ -106,6 +108,8 @@ class GatewaySettings(RedisSettings):
     max_file_bytes: int = Field(default=209_715_200, ge=1000)
     batch_queue_share: float = Field(default=0.5, gt=0, le=1)
     batch_max_in_flight: int = Field(default=512, ge=1, le=10_000)
+    lane_ms: int = Field(default=100, ge=0, le=5000)
+    prefix_cache: PrefixScope = "tenant"
     batch_lease_s: float = Field(default=10.0, ge=0.2, le=600)
     drain_timeout_s: float = Field(default=30.0, ge=0)
 
@@ -150,7 +154,7 @@ class WorkerSettings(RedisSettings):
     max_step_tokens: int = Field(default=512, ge=1)
     itl_target_ms: float = Field(default=25.0, ge=0)
     scheduling_policy: Literal["priority", "fcfs", "shortest"] = "priority"
-    prefix_cache: Literal["tenant", "shared", "off"] = "tenant"
+    prefix_cache: PrefixScope = "tenant"
     overlap: bool = True
     speculation: Literal["off", "prompt_lookup"] = "off"
     speculation_tokens: int = Field(default=5, ge=1, le=16)

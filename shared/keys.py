@@ -7,6 +7,9 @@ touch all of it, in one Cluster slot. Ids and tenants are escaped before they be
     hr:{m}:counts              hash    all scripts       with the model
     hr:{m}:q:<class>:<tenant>  stream  admit             deleted when its last entry ends
     hr:{m}:q:retry             stream  reap, release     deleted when its last entry ends
+    hr:{m}:q:lane:<worker>     stream  take              deleted when its last entry ends
+    hr:{m}:lane:<worker>       zset    admit             when the last of it is for anybody (lane_ms)
+    hr:{m}:seen, :seen_before  hash    take              10 min after the last take; forgotten by halves
     hr:{m}:flows:<class>       zset    admit, take       a tenant leaves when it has none waiting
     hr:{m}:tenant:<t>          hash    admit, emit       a day after its last change
     hr:{m}:r:<id>              hash    all scripts       retention_s after the request ended
@@ -148,6 +151,18 @@ def queue(m: str, service_class: str, tenant: str) -> str:
 
 def flows(m: str, service_class: str) -> str:
     return f"{base(m)}flows:{service_class}"
+
+
+def lane(m: str, worker_id: str) -> str:
+    return f"{base(m)}lane:{worker_id}"
+
+
+def seen_before(m: str) -> str:
+    return base(m) + "seen_before"
+
+
+def seen(m: str) -> str:
+    return base(m) + "seen"
 
 
 def tokenizer(digest: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from shared import keys
 from shared.redis_client import Scripts
+from shared.text.prefixes import NO_PREFIXES, Prefixes
 
 # Requests one call gives back: it is to hold the server for less than 5 ms.
 _PAGE = 40
@@ -36,6 +37,7 @@ class Ticket:
     `max_ahead`: how many may be before it so that its deadlines can be met, -1 for any number. `mark`: by what its
     client is known when it was refused and comes back. `drain_per_s`: requests a second, 0 while that is unknown.
     `claimed_until_ms`: how long, by the server's clock, its idempotency key is this model's; 0: not claimed.
+    `lane_ms`: how long it is kept for a worker that took one of its `prefixes` lately; 0: for nobody.
     """
 
     request_id: str
@@ -57,6 +59,8 @@ class Ticket:
     mark: str = ""
     drain_per_s: float = 0.0
     claimed_until_ms: int = 0
+    lane_ms: int = 0
+    prefixes: Prefixes = NO_PREFIXES
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,7 @@ class RequestQueue:
             ticket.idempotency_key, ticket.body_digest, bounds.max_waiting, bounds.max_waiting_tokens,
             bounds.max_waiting_bytes, bounds.tenant_max_waiting, self.retention_s, ticket.tenant_weight,
             ticket.view, ticket.class_weight, ticket.max_ahead, ticket.mark, ticket.drain_per_s,
-            ticket.claimed_until_ms, bounds.class_max_waiting,
+            ticket.claimed_until_ms, bounds.class_max_waiting, ticket.lane_ms, *ticket.prefixes.words(),
         )  # fmt: skip
         return Admitted(_text(reply[0]), tuple(_text(part) for part in reply[1:]))
 

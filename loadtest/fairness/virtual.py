@@ -17,11 +17,13 @@ from shared.config import RedisSettings
 from shared.redis_client import Scripts, connect
 from shared.request_queue import Bounds, Delivery, RequestQueue, Ticket
 from shared.schemas import ChoiceEndFrame, EndFrame, Outcome, TokensFrame, Usage, encode_frames
+from shared.text.prefixes import NO_PREFIXES, Prefixes
 from shared.token_stream import Emission, TokenStream
 
 MODEL = "fairness@0123456789ab"
 STEP_S = 0.02
 NUM_WORKERS, SLOTS = 4, 32
+CONVERSATIONS = 8  # of each tenant, where their requests are kept for who served the last one
 TOKEN = encode_frames([TokensFrame(0, [7], " a")])
 END = encode_frames([ChoiceEndFrame(0, "length"), EndFrame(Outcome.FINISHED, Usage(1, 1))])
 
@@ -43,12 +45,14 @@ class Worker:
 class Service:
     """Queue and workers, one step at a time."""
 
-    def __init__(self, scripts: Scripts, tenants: list[Tenant], sizes: Sizes, seed: int) -> None:
+    def __init__(self, scripts: Scripts, tenants: list[Tenant], sizes: Sizes, seed: int, lane_ms: int) -> None:
         self.queue = RequestQueue(scripts, MODEL, 60, 3_600_000)
         self.stream = TokenStream(scripts, MODEL, 60, 3_600_000)
         self.ledger = Ledger()
         self._tenants = tenants
         self._sizes = sizes
+        self._lane_ms = lane_ms
+        self._lanes = random.Random(seed)
         self._rng = random.Random(seed)
         self._workers = [Worker(f"w-{i}") for i in range(NUM_WORKERS)]
         self._num_waiting: Counter[str] = Counter()
@@ -85,12 +89,22 @@ class Service:
         prompt, answer = self._sizes_of[request_id] = self._sizes.draw(self._rng)
         self.ledger.largest = max(self.ledger.largest, prompt + answer)
         gateway = f"g-{self._rng.choice(tenant.gateways)}"
-        ticket = Ticket(request_id, "default", tenant.name, prompt, answer, 1, tenant_weight=tenant.weight)
+        ticket = Ticket(
+            request_id, "default", tenant.name, prompt, answer, 1, tenant_weight=tenant.weight, lane_ms=self._lane_ms,
+            prefixes=self._prefixes(tenant),
+        )  # fmt: skip
         decision = (await self.queue.admit(ticket, b"body", Bounds(0, 0, 0), gateway=gateway)).decision
         assert decision == "accepted", decision
         self._num_waiting[tenant.name] += 1
         self._tenant_of[request_id] = tenant.name
         return request_id
+
+    def _prefixes(self, tenant: Tenant) -> Prefixes:
+        """Of a conversation, else what all of a tenant begin with."""
+        if not self._lane_ms:
+            return NO_PREFIXES
+        hashes = (f"{tenant.name}-{self._lanes.randrange(CONVERSATIONS)}", tenant.name)
+        return Prefixes(hashes, hashes)
 
     async def _take(self, worker: Worker) -> None:
         taken = await self.queue.take(worker.name, "nonce", slots=SLOTS - len(worker.running), room=10**9)
@@ -120,11 +134,12 @@ class Service:
         worker.running = [sequence for sequence in worker.running if sequence.left]
 
 
-async def simulate(server: Valkey, tenants: list[Tenant], sizes: Sizes, windows: int) -> Ledger:
-    """`windows` of ten virtual seconds, after one to warm up; a newcomer each second."""
+async def simulate(server: Valkey, tenants: list[Tenant], sizes: Sizes, windows: int, *, lane_ms: int = 0) -> Ledger:
+    """`windows` of ten virtual seconds, after one to warm up; a newcomer each second. `lane_ms` are of the server's
+    clock, on which a virtual second takes less time."""
     coming = newcomers(windows * WINDOW_S)
     client = connect(RedisSettings(redis_url=server.url, redis_timeout_s=60))
-    service = Service(Scripts(client), tenants, sizes, seed=1)
+    service = Service(Scripts(client), tenants, sizes, 1, lane_ms)
     await service.start()
     num_came = 0
     while service.now_s < (windows + 1) * WINDOW_S:

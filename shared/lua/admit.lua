@@ -9,7 +9,9 @@
 --   25 max_ahead: how many may be before it, so that its deadline can be met ('-1' = any number),
 --   26 mark: by what its client is known when it comes back ('' = by nothing), 27 drain rate (requests/s, 0 = unknown),
 --   28 until when its key is this model's (ms of the server's clock; 0 = not claimed),
---   29 class_max_waiting: requests of its class that may wait (0 = none).
+--   29 class_max_waiting: requests of its class that may wait (0 = none),
+--   30 lane_ms: how long it is kept for the worker that served its prefix (0 = for nobody), 31 hashes of its prompt's
+--   beginnings, the longest first ('' = none), 32 those of them that its worker is remembered by.
 -- Replies {'accepted', waiting before it, expected to be taken before it} | {'duplicate', state} | {'same', id}
 --   | {'conflict', id} | {'unclaimed'} (too long on its way) | {'class_full' | 'tenant_full' | 'tokens_full' | 'bytes_full' | 'too_late',
 --   now, limit}
@@ -17,7 +19,7 @@
 -- `full` is a promise (promises.lua), written with the refusal and with nothing else; a repeat is told the rest of it.
 -- A key finds its request as long as there is a result to be had: a run that was cancelled, failed or expired, or
 -- is forgotten, is run anew under the new id.
--- include: core, request, share, promises
+-- include: core, request, share, promises, lanes
 local id, gateway, body, prefix, mode, class, tenant = unpack(ARGV, 1, 7)
 local prompt_tokens, max_tokens, n, start_ms, deadline_ms = unpack(ARGV, 8, 12)
 local RUN_ANEW = {cancelled = true, failed = true, expired = true}
@@ -62,7 +64,11 @@ if mode == 'new' then
 end
 
 local stream = 'q:' .. class .. ':' .. tenant
-local entry = add_entry(stream, id)
+local lane_ms, hashes = tonumber(ARGV[30]), {}
+for hash in string.gmatch(ARGV[31], '%S+') do hashes[#hashes + 1] = hash end
+local lane = lane_ms > 0 and #hashes > 0 and preferred_for(hashes) or nil
+local entry = add_entry(stream, id, kept_words(lane, lane_ms))
+if lane then enter_lane(lane, id, lane_ms) end
 local tokens = tokens_in(prefix)
 local start_deadline = tonumber(start_ms) > 0 and tokens == 0 and now + start_ms or 0
 local deadline = tonumber(deadline_ms) > 0 and now + deadline_ms or 0
@@ -72,6 +78,7 @@ redis.call('HSET', key('r', id), 'owner', '/0/' .. now, 'state', 'waiting', 'cla
   'max_tokens', max_tokens, 'n', n, 'bytes', #body, 'admitted_at', now,
   'start_deadline', start_deadline, 'deadline', deadline, 'detached', ARGV[13], 'traceparent', ARGV[14],
   'view', ARGV[23])
+if ARGV[32] ~= '' then redis.call('HSET', key('r', id), 'prefixes', ARGV[32]) end
 redis.call('SET', key('b', id), body)
 if prefix ~= '' then redis.call('SET', key('j', id), prefix) end
 if gateway ~= '' then
@@ -99,6 +106,7 @@ if idem ~= '' and (mode == 'new' or not known or string.match(known, '^%S+') == 
   redis.call('SET', base .. 'idem:' .. idem, id .. ' ' .. ARGV[16])
   redis.call('HSET', key('r', id), 'idem', idem)
 end
+if lane then ring_for(lane) end
 audit('admitted', id, tenant)
 ring()
 return {'accepted', waiting[1] or '0', tostring(ahead)}

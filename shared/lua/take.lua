@@ -1,6 +1,7 @@
 -- take: hands a worker what it has room for, never more: a request is peeked, and read only when it fits.
 -- `retry` first, then the class of least virtual time (tokens served over its weight), in it the tenant of least.
 -- Workers share: beyond its part of all work a worker leaves what is younger than YOUNG_MS to the others.
+-- What is kept for another worker (lanes.lua) is passed by until its time is over; what is kept for this one goes first.
 -- Does not renew the lease: a worker whose engine hangs must go late though it asks for more.
 -- Of a paused model it hands out nothing, and says that nothing waits.
 -- Whom it tells that nothing waits is `idle` from then on: it blocks at its bell, which rings for what comes later.
@@ -8,7 +9,7 @@
 -- KEYS[1] counts. ARGV: 1 worker, 2 nonce, 3 slots (sequences), 4 room (tokens), 5 patience_ms, 6 retention_s.
 -- Replies {'nolease'} | {'ok', waiting, {id, owner, body, journal, 'gateway gateway ...', ms left until it must
 --   have its first token, ms left until it must be over (0 = no such deadline)}...}.
--- include: core, lease, request, share
+-- include: core, lease, request, share, lanes
 local worker, nonce = ARGV[1], ARGV[2]
 local slots, room, patience_ms, retention_s = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 if not holds_lease(worker, nonce) then return {'nolease'} end
@@ -20,19 +21,16 @@ if redis.call('EXISTS', base .. 'paused') == 1 then
 end
 local taken = {}
 local YOUNG_MS = 100
+local DEPTH = 16
 local MOST = 32 -- in one call, so that the server is not held for longer than 5 ms; the worker asks again at once
 local is_idle = held == 0
-local all_work = redis.call('HMGET', KEYS[1], 'waiting', 'running')
-local share = ((tonumber(all_work[1] or '0')) + tonumber(all_work[2] or '0'))
-  / math.max(1, redis.call('ZCOUNT', base .. 'lease', now, '+inf'))
+local share = share_of_work(0)
 local is_closed = false -- nothing more is taken: somebody was passed over for too long, or the rest is others'
 
--- The next undelivered entry of a stream: its entry id and request id, or nil.
+-- The next undelivered entries of a stream, as far as one may overtake.
 local function peek(stream)
-  if redis.call('EXISTS', base .. stream) == 0 then return nil end
-  local entries = redis.call('XRANGE', base .. stream, '(' .. last_delivered(stream), '+', 'COUNT', 1)
-  if #entries == 0 then return nil end
-  return entries[1][1], entries[1][2][2]
+  if redis.call('EXISTS', base .. stream) == 0 then return {} end
+  return redis.call('XRANGE', base .. stream, '(' .. last_delivered(stream), '+', 'COUNT', DEPTH)
 end
 
 local function fits(request)
@@ -69,9 +67,28 @@ local function ms_left(deadline)
   return tonumber(deadline or '0') > 0 and math.max(1, deadline - now) or 0
 end
 
-local function hand_over(id, request, stream)
-  redis.call('XREADGROUP', 'GROUP', 'w', worker, 'COUNT', 1, 'STREAMS', base .. stream, '>')
+-- Delivered, in its stream; one that overtakes moves into a stream of this worker, since a stream gives its next only.
+local function deliver(id, request, choice)
+  if not choice.is_next then
+    drop_entry(request.stream, request.entry)
+    request.stream = 'q:lane:' .. worker
+    redis.call('HSET', key('r', id), 'stream', request.stream, 'entry', add_entry(request.stream, id))
+  end
+  redis.call('XREADGROUP', 'GROUP', 'w', worker, 'COUNT', 1, 'STREAMS', base .. request.stream, '>')
+end
+
+local function leave_lane(id, request, choice)
+  if choice.lane then
+    redis.call('ZREM', key('lane', choice.lane), id)
+    count(choice.is_mine and 'lane_hits' or 'lane_misses', 1)
+  end
+  if request.prefixes then remember(worker, request.prefixes) end
+end
+
+local function hand_over(id, request, choice)
   leave_waiting(request)
+  deliver(id, request, choice)
+  leave_lane(id, request, choice)
   enter_running(id, request, worker)
   local attempt = request.attempt + 1
   local owner = worker .. '/' .. attempt .. '/' .. now
@@ -96,14 +113,37 @@ local function hand_over(id, request, stream)
   taken[#taken + 1] = {id, owner, body, journal, gateways, start_left, ms_left(request.deadline)}
 end
 
--- Returns true when an entry left the stream (so that it is worth looking again).
-local function try_stream(stream)
-  local entry, id = peek(stream)
-  if not entry then return false end
+-- Beyond its share this worker leaves young work to the others; of what is kept for it, it has a little more.
+local function is_for_others(choice)
+  local most = choice.is_mine and most_for(share) or share
+  return held + #taken >= most and now - tonumber(string.match(choice.entry, '^%d+')) < YOUNG_MS
+end
+
+-- Who is in turn and does not fit is remembered; one of this worker's lane that overtakes waits for its turn.
+local function try_fitting(id, request, choice, is_in_turn)
+  if is_for_others(choice) then
+    is_closed = is_in_turn
+    return false
+  end
+  if not fits(request) then
+    if is_in_turn then pass_over(id, request) end
+    return false
+  end
+  if tonumber(request.crashes) >= 2 then
+    is_closed = true
+    if has_unproven() then return false end
+    redis.call('HSET', key('w', worker), 'suspect', id)
+  end
+  hand_over(id, request, choice)
+  return true
+end
+
+-- Returns true when its entry left the stream (so that it is worth looking again).
+local function try_entry(stream, choice, is_in_turn)
+  local id = choice.id
   local request = load(id)
-  if not request or request.state ~= 'waiting' or request.entry ~= entry then
-    redis.call('XREADGROUP', 'GROUP', 'w', worker, 'COUNT', 1, 'STREAMS', base .. stream, '>')
-    drop_entry(stream, entry, worker)
+  if not request or request.state ~= 'waiting' or request.entry ~= choice.entry then
+    drop_entry(stream, choice.entry)
     return true
   end
   local deadline = redis.call('ZSCORE', base .. 'deadlines', id)
@@ -111,18 +151,16 @@ local function try_stream(stream)
     end_request(id, request, 'expired', 'deadline_exceeded', 'the deadline passed while waiting', retention_s)
     return true
   end
-  if held + #taken >= share and now - tonumber(string.match(entry, '^%d+')) < YOUNG_MS then
-    is_closed = true
-    return false
+  return try_fitting(id, request, choice, is_in_turn)
+end
+
+local function try_stream(stream)
+  local choices = choose(peek(stream), worker)
+  for i, choice in ipairs(choices) do
+    if try_entry(stream, choice, i == #choices) then return true end
+    if is_closed then return false end
   end
-  if not fits(request) then pass_over(id, request) return false end
-  if tonumber(request.crashes) >= 2 then
-    is_closed = true
-    if has_unproven() then return false end
-    redis.call('HSET', key('w', worker), 'suspect', id)
-  end
-  hand_over(id, request, stream)
-  return true
+  return false
 end
 
 local function try_class(class)

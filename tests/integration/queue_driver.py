@@ -38,11 +38,14 @@ TIMELESS = {
     "local ASKS_AGAIN_MS = 2000": "local ASKS_AGAIN_MS = 1e9",
     "local WOKEN_MS = 200": "local WOKEN_MS = 1e9",
     "local BELL_MS = 10000": "local BELL_MS = 1e9",
+    "tonumber(words[6]) <= now": "redis.call('EXISTS', key('w', words[4])) == 0",
+    "local OVERTAKE_MS = 500": "local OVERTAKE_MS = 1e9",
 }
 
 
 def timeless(text: str) -> str:
-    """All entries are old, all who are idle have just asked, and who was woken is on its way until it asks."""
+    """All entries are old, all who are idle have just asked, who was woken is on its way until it asks, and what is
+    kept for a worker is kept as long as it is there."""
     for old, new in TIMELESS.items():
         text = text.replace(old, new)
     return text

@@ -6,6 +6,8 @@ at the end one worker brings all that is left to its end.
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
@@ -14,6 +16,7 @@ from loadtest.valkey import Valkey
 from shared import keys
 from shared.request_queue import Bounds, LeaseLost
 from shared.schemas import EndFrame
+from shared.text.prefixes import Prefixes
 from tests.integration.queue_actors import MODEL, tokens
 from tests.integration.queue_driver import QueueDriver, cut, some
 from tests.integration.queue_model import Entry
@@ -28,19 +31,25 @@ class QueueMachine(QueueDriver):
     def begin(self, num_requests: int, num_workers: int) -> None:
         """Work under way: an empty queue is found soon enough."""
         for number in range(num_requests):
-            self.admit(1, "g1", "ab"[number % 2], "default")
+            self.admit(1, "g1", "ab"[number % 2], "default", "pq"[number % 2])
         for _ in range(num_workers):
             self.register(1)
 
     # gateways
 
     @precondition(lambda self: len(self.model.undone()) < 8)
-    @rule(times=TIMES, gateway=GATEWAYS, tenant=st.sampled_from("ab"), kind=st.sampled_from(("default", "flex")))
-    def admit(self, times: int, gateway: str, tenant: str, kind: str) -> None:
+    @rule(
+        times=TIMES, gateway=GATEWAYS, tenant=st.sampled_from("ab"), kind=st.sampled_from(("default", "flex")),
+        prefix=st.sampled_from(("", "p", "q")),
+    )  # fmt: skip
+    def admit(self, times: int, gateway: str, tenant: str, kind: str, prefix: str) -> None:
         name = self.name("r")
+        lane: dict[str, Any] = {"lane_ms": 60_000, "prefixes": Prefixes((prefix,), (prefix,))} if prefix else {}
         self.model.entries[name] = Entry({gateway})
         for turn in range(times):
-            call = self.actors.admit(name, gateway=gateway, tenant=tenant, service_class=kind, start_deadline_ms=60_000)
+            call = self.actors.admit(
+                name, gateway=gateway, tenant=tenant, service_class=kind, start_deadline_ms=60_000, **lane
+            )
             assert self.run(call).decision == ("duplicate" if turn else "accepted")
 
     @precondition(lambda self: any(e.state == "waiting" for e in self.model.entries.values()))

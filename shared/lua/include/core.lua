@@ -39,6 +39,20 @@ local function will_hear(worker, rank)
   return lease and tonumber(lease) > now and tonumber(rank) % BY_LOAD > now - ASKS_AGAIN_MS
 end
 
+local function wake(worker)
+  redis.call('ZADD', base .. 'woken', now, worker)
+  redis.call('RPUSH', key('bell', worker), '1')
+  redis.call('PEXPIRE', key('bell', worker), BELL_MS)
+end
+
+-- Before `ring`, where one of the idle is the one that should come.
+local function ring_for(worker)
+  local rank = redis.call('ZSCORE', base .. 'idle', worker)
+  if not rank or not will_hear(worker, rank) or redis.call('EXISTS', base .. 'paused') == 1 then return end
+  redis.call('ZREM', base .. 'idle', worker)
+  wake(worker)
+end
+
 -- Who would not hear leaves `idle` as well; asking brings it back. In a paused model nobody is woken: `resume` rings.
 local function ring()
   if redis.call('EXISTS', base .. 'idle') == 0 or redis.call('EXISTS', base .. 'paused') == 1 then return end
@@ -50,9 +64,7 @@ local function ring()
     local worker, rank = unpack(redis.call('ZPOPMAX', base .. 'idle'))
     if not worker then return end
     if will_hear(worker, rank) then
-      redis.call('ZADD', base .. 'woken', now, worker)
-      redis.call('RPUSH', key('bell', worker), '1')
-      redis.call('PEXPIRE', key('bell', worker), BELL_MS)
+      wake(worker)
       lacking = lacking - 1
     end
   end

@@ -1,7 +1,7 @@
 -- A request's hash, its journal, and the moves between waiting, running and its end.
 local FIELDS = {'state', 'stream', 'entry', 'owner', 'tenant', 'class', 'prompt_tokens', 'bytes', 'attempt',
   'crashes', 'detached', 'deadline', 'n', 'tokens', 'taken_length', 'start_deadline', 'passed_at', 'idem',
-  'counted'}
+  'counted', 'prefixes'}
 
 -- nil when the hash is gone; otherwise a table of its fields, numbers as strings.
 local function load(id)
@@ -85,11 +85,12 @@ local function drop_entry_of(request)
   drop_entry(request.stream, request.entry, request.state == 'running' and worker_of(request.owner) or nil)
 end
 
-local function add_entry(stream, id)
+-- `words` are what its entry says besides its id.
+local function add_entry(stream, id, words)
   if redis.call('EXISTS', base .. stream) == 0 then
     redis.call('XGROUP', 'CREATE', base .. stream, 'w', '0', 'MKSTREAM')
   end
-  return redis.call('XADD', base .. stream, '*', 'id', id)
+  return redis.call('XADD', base .. stream, '*', 'id', id, unpack(words or {}))
 end
 
 local function enter_waiting(request)
