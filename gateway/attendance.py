@@ -124,6 +124,13 @@ class Attendance:
             return
         self.forget(s)
 
+    async def withdraw(self, s: Subscription) -> None:
+        """Ends it, though it may outlive its client, who is refused after all; in the background until it is heard,
+        and mostly before this returns."""
+        s.body = b""  # nobody brings it back
+        await asyncio.wait({self.spawn(self._cancel(s))}, timeout=self._settings.redis_timeout_s)
+        self.leave(s)
+
     def forget(self, s: Subscription) -> None:
         """Nobody follows it here. Who has joined it anew, after this stream broke, stays."""
         if self._fanout.get(s.request_id) is s:
@@ -173,6 +180,13 @@ class Attendance:
                 return
             except (RedisError, OSError):
                 await asyncio.sleep(_RETRY_S)
+
+    async def _cancel(self, s: Subscription) -> None:
+        for _ in range(_DETACH_TRIES):
+            with suppress(RedisError, OSError):
+                await self._queue(s.model).cancel(s.request_id)
+                return
+            await asyncio.sleep(_RETRY_S)
 
     def _queue(self, model: str) -> RequestQueue:
         return RequestQueue(self._scripts, model, self._settings.retention_s, self._settings.lease_ms)

@@ -74,6 +74,10 @@ class Dispatcher(Protocol):
         """Raises Overloaded, Unavailable or IdempotencyConflict; on return the request is queued, or joined."""
         ...
 
+    async def withdraw(self, request_id: str) -> None:
+        """End what was submitted and is not followed yet; it pays nothing."""
+        ...
+
     async def join_run(self, request: Request, options: AdmissionOptions) -> Placed | None:
         """Join the run that the idempotency key of `options` has, if any. May raise IdempotencyConflict."""
         ...

@@ -101,6 +101,12 @@ class Dispatcher:
         self._attendance.begin(subscription)
         return await self._placed(subscription, admitted, is_kept_elsewhere=options.is_kept_elsewhere)
 
+    async def withdraw(self, request_id: str) -> None:
+        """End what was submitted here and is not followed yet: what belongs to it was refused."""
+        subscription = self._fanout.get(request_id)
+        if subscription is not None:
+            await self._attendance.withdraw(subscription)
+
     async def join(self, request_id: str, tenant: str) -> Placed:
         """Another client follows a request, from its beginning. Raises RequestNotFound, Unavailable."""
         return await self._joined(await self._lookup.find(request_id, tenant))

@@ -105,6 +105,11 @@ class MeteredDispatcher(Dispatcher):
             await self._refuse(request.request_id)
         return placed
 
+    async def withdraw(self, request_id: str) -> None:
+        """It pays nothing."""
+        await self._refuse(request_id)
+        await super().withdraw(request_id)
+
     async def join_run(self, request: Request, options: AdmissionOptions) -> Placed | None:
         """Join the run that an idempotency key has, if it has one: that was charged when it was admitted.
 

@@ -17,6 +17,8 @@ from gateway.batches.asking import Asker, Visit
 from gateway.batches.lines import Line, parse_line
 from gateway.batches.means import Means
 from gateway.batches.recorder import Recorder
+from gateway.http.options import part_key
+from gateway.openai.protocol import MAX_PROMPTS
 from gateway.store.batch_rows import StoredBatch
 from gateway.store.batch_runs import Lease
 from shared.errors import HeadraceError
@@ -97,8 +99,12 @@ class Feeder:
                 if line.number > self._batch.num_fed:
                     return
                 if line.number not in done and line.number not in self._asked:
-                    run = line.key_hash(self._batch.id), line.digest
-                    await self._means.around.cancel_run(self._batch.tenant, *run)
+                    await self._cancel_run(line)
+
+    async def _cancel_run(self, line: Line) -> None:
+        key_hash, tenant = line.key_hash(self._batch.id), self._batch.tenant
+        for index in range(min(line.num_prompts, MAX_PROMPTS)):
+            await self._means.around.cancel_run(tenant, part_key(key_hash, index), line.digest)
 
     async def _lines(self) -> AsyncGenerator[Line]:
         max_bytes = self._means.max_line_bytes

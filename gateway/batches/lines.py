@@ -32,6 +32,13 @@ class Line:
     body: bytes
     model: str
 
+    @property
+    def num_prompts(self) -> int:
+        """How many requests it may be in the queue: one for each prompt of a completion's list."""
+        prompt = orjson.loads(self.body).get("prompt")
+        is_several = isinstance(prompt, list) and not isinstance(next(iter(cast("list[Any]", prompt)), 0), int)
+        return len(cast("list[Any]", prompt)) if is_several else 1
+
     def key_hash(self, batch_id: str) -> str:
         """Names its run: a line that is put into the queue twice is one request. No client can send such a key."""
         return hashlib.sha256(f"batch\n{batch_id}\n{self.number}".encode()).hexdigest()[:32]

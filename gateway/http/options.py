@@ -68,6 +68,13 @@ def digest_of(endpoint: str, body: bytes) -> str:
     return hashlib.sha256(endpoint.encode() + b"\n" + canonical).hexdigest()
 
 
+def part_key(key_hash: str, index: int) -> str:
+    """Of one of several prompts: a repeated request finds the run of each. The first has the key of all."""
+    if not (key_hash and index):
+        return key_hash
+    return hashlib.sha256(f"prompt\n{key_hash}\n{index}".encode()).hexdigest()[:32]
+
+
 def _key_hash(value: str | None) -> str:
     if value is None:
         return ""

@@ -6,6 +6,7 @@ InvalidRequest that names the limit, not a rate limit to wait for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.access.entries import Tenant
@@ -56,3 +57,18 @@ def check_allowed(tenant: Tenant, size: Size, *, prompt_param: str, answer_param
             f"{tenant.tokens_per_min}",
             param=answer_param if size.prompt_tokens < tenant.tokens_per_min else prompt_param,
         )
+
+
+def check_all_allowed(tenant: Tenant, sizes: Sequence[Size]) -> None:
+    """Of prompts that are allowed each for itself: whether their tenant may have all of them at once."""
+    num_tokens = sum(size.total_tokens for size in sizes)
+    for name, limit, asked in (
+        ("requests_per_min", tenant.requests_per_min, len(sizes)),
+        ("max_concurrency", tenant.max_concurrency, len(sizes)),
+        ("tokens_per_min", tenant.tokens_per_min, num_tokens),
+    ):
+        if 0 < limit < asked:
+            raise InvalidRequest(
+                f"prompt: {len(sizes)} prompts at once count as {asked}, this API key allows {name} {limit}",
+                param="prompt",
+            )

@@ -12,12 +12,13 @@ the encoded text; nothing else is serialised per token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
 
 from gateway.openai.body import json_line
-from gateway.openai.identity import Identity, Wanted, usage_fields
+from gateway.openai.identity import Identity, Wanted, summed, usage_fields
 from gateway.openai.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsOf
 from gateway.openai.outcome import FINISH_REASONS, failure_of, unfinished
 from gateway.openai.tools.rendering import AnswerDeltas
@@ -60,6 +61,14 @@ COMPLETION_CHUNKS = ChunkShape(
 )
 
 
+@dataclass(slots=True)
+class SoFar:
+    """What usage in every chunk is told from."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+
+
 class ChunkStream:
     """Every choice gets its opening chunk once and first, its finish chunk once; nothing follows `is_done`.
 
@@ -85,7 +94,7 @@ class ChunkStream:
         token_bytes = wanted.token_bytes
         self._logprobs = [LogprobsOf(shape.logprobs, token_bytes, wanted.echo) for _ in choices] if token_bytes else []
         self._ids: list[list[int]] = [[] for _ in choices]
-        self._num_tokens = 0
+        self.so_far = SoFar(len(wanted.prompt_ids))
         self._answers = [AnswerDeltas(wanted.answer, identity.request_id, index) for index in choices]
 
     def convert(self, frame: Frame) -> list[bytes]:
@@ -111,7 +120,7 @@ class ChunkStream:
         return []
 
     def _count(self, frame: TokensFrame) -> None:
-        self._num_tokens += len(frame.token_ids)
+        self.so_far.completion_tokens += len(frame.token_ids)
         if self._wanted.token_ids:
             self._ids[frame.choice] += frame.token_ids
         if self._logprobs:
@@ -145,7 +154,8 @@ class ChunkStream:
 
     def _usage_beside(self) -> bytes:
         if self._wanted.continuous_usage:
-            return b',"usage":' + json_line(usage_fields(Usage(len(self._wanted.prompt_ids), self._num_tokens)))
+            usage = Usage(self.so_far.prompt_tokens, self.so_far.completion_tokens)
+            return b',"usage":' + json_line(usage_fields(usage))
         return b',"usage":null' if self._wanted.include_usage else b""
 
     def _opening_of(self, index: int) -> list[bytes]:
@@ -173,7 +183,11 @@ class ChunkStream:
         if not all(self._finished):
             return self._fail(unfinished(self._finished.index(False)))
         self.is_done = True
-        return [self._usage(end.usage or Usage(0, 0)), DONE] if self._wanted.include_usage else [DONE]
+        return self.closing(end.usage or Usage(0, 0))
+
+    def closing(self, usage: Usage) -> list[bytes]:
+        """What ends a stream, after the chunks of its choices."""
+        return [self._usage(usage), DONE] if self._wanted.include_usage else [DONE]
 
     def _fail(self, failure: RequestFailed) -> list[bytes]:
         self.is_done = True
@@ -183,6 +197,39 @@ class ChunkStream:
     def _usage(self, usage: Usage) -> bytes:
         fields = usage_fields(usage, sum(answer.reasoning_tokens for answer in self._answers))
         return b'%b"choices":[],"usage":%b}' % (self._head, orjson.dumps(fields))
+
+
+class MergedChunks:
+    """The streams of several prompts as one: their chunks as they come, then one end. One that fails ends all.
+
+    The `parts` have the same identity, and number their choices on.
+    """
+
+    def __init__(self, parts: Sequence[ChunkStream]) -> None:
+        self.is_done = False
+        self.failure: RequestFailed | None = None
+        self._parts = parts
+        self._usages: list[Usage] = []
+        so_far = SoFar(sum(part.so_far.prompt_tokens for part in parts))
+        for part in parts:
+            part.so_far = so_far
+
+    def convert(self, numbered: tuple[int, Frame]) -> list[bytes]:
+        """Payloads of one frame, of the part with this number."""
+        index, frame = numbered
+        part = self._parts[index]
+        if self.is_done or part.is_done:
+            return []
+        payloads = part.convert(frame)
+        if part.failure is not None:
+            self.failure, self.is_done = part.failure, True
+        if not isinstance(frame, EndFrame) or self.is_done:
+            return payloads
+        self._usages.append(frame.usage or Usage(0, 0))
+        if len(self._usages) < len(self._parts):
+            return []
+        self.is_done = True
+        return part.closing(summed(self._usages))
 
 
 def _echo_chunk(text: str, logprobs: bytes = b"null") -> bytes:

@@ -7,14 +7,16 @@ model is checked here, before anything is queued, so an accepted request can run
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from gateway.openai.allowance import Size, check_allowed, longest_answer
+from gateway.openai.allowance import Size, check_all_allowed, check_allowed, longest_answer
 from gateway.openai.constraints import constraint_of
+from gateway.openai.identity import part_id
 from gateway.openai.protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from gateway.openai.tools.plan import plan_of
 from gateway.openai.view import Endpoint, View
@@ -24,7 +26,7 @@ from shared.schemas import Constraint, ModelCard, Request, SamplingParams
 from shared.text.tokenizer import Tokenizer
 
 DEFAULT_COMPLETION_TOKENS = 16
-# With the logprobs of a prompt: of all its tokens with their alternatives, in all choices.
+# With the logprobs of prompts: of all their tokens with their alternatives, in all choices.
 MAX_PROMPT_LOGPROBS = 65_536
 # Seeds stay below 2**53 when drawn here, so that every JSON reader shows them exactly.
 DRAWN_SEED_BITS = 53
@@ -73,18 +75,33 @@ def chat_request(body: ChatCompletionRequest, target: Target) -> Converted:
     return Converted(request, replace(_view(body, target, prompt_ids, "chat"), answer=plan.answer), plan.prompt)
 
 
-def completion_request(body: CompletionRequest, target: Target) -> Converted:
-    """As `chat_request`; `max_tokens` defaults to 16, or less where the context or the key ends sooner. 0 is none."""
-    prompt_ids = _prompt_ids(body.prompt, target)
+def completion_requests(body: CompletionRequest, target: Target) -> list[Converted]:
+    """As `chat_request`, one for each prompt; `max_tokens` defaults to 16, or less where the context or the key ends
+    sooner. 0 is none. Their choices are numbered on, from prompt to prompt."""
+    constraint = constraint_of(body)
+    converted = [_completion(body, target, constraint, index) for index in range(len(body.prompt))]
+    requests = [one.request for one in converted]
+    check_all_allowed(target.tenant, [Size(len(r.prompt_ids), r.params.max_tokens, body.n) for r in requests])
+    if body.echo and body.logprobs is not None:
+        _check_prompt_logprobs(sum(len(r.prompt_ids) for r in requests), body.logprobs, body.n)
+    return converted
+
+
+def _completion(body: CompletionRequest, target: Target, constraint: Constraint | None, index: int) -> Converted:
+    prompt, param = body.prompt[index], f"prompt[{index}]" if len(body.prompt) > 1 else "prompt"
+    prompt_ids = _prompt_ids(prompt, target, param)
     asked = body.max_tokens
-    room = _room(target, len(prompt_ids), 1 if asked is None else asked, "prompt")
+    room = _room(target, len(prompt_ids), 1 if asked is None else asked, param)
     most = longest_answer(target.tenant, len(prompt_ids), body.n, room)
     max_tokens = min(DEFAULT_COMPLETION_TOKENS, most) if asked is None else asked
     size = Size(len(prompt_ids), max_tokens, body.n)
-    check_allowed(target.tenant, size, prompt_param="prompt", answer_param="max_tokens")
-    request = _request(body, target, prompt_ids, max_tokens, constraint_of(body))
-    converted = Converted(request, _view(body, target, prompt_ids, "completion"))
-    return _with_echo(converted, body, target) if body.echo else converted
+    check_allowed(target.tenant, size, prompt_param=param, answer_param="max_tokens")
+    target = dataclasses.replace(target, request_id=part_id(target.request_id, index))
+    request = _request(body, target, prompt_ids, max_tokens, constraint)
+    view = replace(_view(body, target, prompt_ids, "completion"), first_index=index * body.n)
+    if not body.echo:
+        return Converted(request, view)
+    return _with_echo(Converted(request, view), body, prompt, target.tokenizer)
 
 
 def _view(body: GenerationRequest, target: Target, prompt_ids: Sequence[int], endpoint: Endpoint) -> View:
@@ -102,15 +119,16 @@ def _view(body: GenerationRequest, target: Target, prompt_ids: Sequence[int], en
     )
 
 
-def _with_echo(converted: Converted, body: CompletionRequest, target: Target) -> Converted:
+def _with_echo(
+    converted: Converted, body: CompletionRequest, prompt: str | list[int], tokenizer: Tokenizer
+) -> Converted:
     """Repeats the prompt as it was given; of token ids their text, with that of special ones. Where logprobs are asked,
     those of the prompt are too."""
     ids, params = converted.request.prompt_ids, converted.request.params
-    echo = body.prompt if isinstance(body.prompt, str) else target.tokenizer.decode(ids, False)
+    echo = prompt if isinstance(prompt, str) else tokenizer.decode(ids, False)
     view = replace(converted.view, echo=echo)
     if body.logprobs is None:
         return Converted(converted.request, view)
-    _check_prompt_logprobs(len(ids), body.logprobs, body.n)
     request = replace(converted.request, params=replace(params, prompt_logprobs=body.logprobs))
     return Converted(request, replace(view, is_scored=True, prompt_ids=ids))
 
@@ -125,14 +143,12 @@ def _check_prompt_logprobs(num_tokens: int, num_rivals: int, n: int) -> None:
         )
 
 
-def _prompt_ids(prompt: str | list[int], target: Target) -> list[int]:
-    if isinstance(prompt, str):
-        ids = target.tokenizer.encode(prompt, add_special_tokens=True)
-        if not ids:
-            raise InvalidRequest("prompt: has no tokens", param="prompt")
-        return ids
-    check_ids(prompt, target.card.vocab_size, "prompt")
-    return prompt
+def _prompt_ids(prompt: str | list[int], target: Target, param: str) -> list[int]:
+    ids = target.tokenizer.encode(prompt, add_special_tokens=True) if prompt and isinstance(prompt, str) else prompt
+    if not ids or isinstance(ids, str):
+        raise InvalidRequest(f"{param}: has no tokens", param=param)
+    check_ids(ids, target.card.vocab_size, param)
+    return ids
 
 
 def _room(target: Target, num_prompt_tokens: int, answer: int, param: str) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gateway.openai.logprobs import PromptLogprobs, TokenBytes
@@ -21,6 +22,11 @@ _TIME_DIGITS = 12
 
 def new_request_id() -> str:
     return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
+
+
+def part_id(request_id: str, index: int) -> str:
+    """Of one of several prompts: a request of its own in the queue. The first has the id of all."""
+    return f"{request_id}-{index}" if index else request_id
 
 
 def created_s(request_id: str) -> int:
@@ -69,6 +75,14 @@ def identity_of(request_id: str, card: ModelCard) -> Identity:
 
 def fingerprint_of(revision: str) -> str:
     return f"fp_{revision.rpartition('@')[2][:12]}"
+
+
+def summed(usages: Iterable[Usage]) -> Usage:
+    prompt, completion, cached = 0, 0, 0
+    for usage in usages:
+        prompt, completion = prompt + usage.prompt_tokens, completion + usage.completion_tokens
+        cached += usage.cached_tokens
+    return Usage(prompt, completion, cached)
 
 
 def usage_fields(usage: Usage, reasoning_tokens: int = 0) -> dict[str, object]:

@@ -20,6 +20,7 @@ from gateway.openai.tools.definitions import ToolRequest
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.schemas import ServiceClass
 
+MAX_PROMPTS = 64
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 128
@@ -153,27 +154,39 @@ class ChatCompletionRequest(GenerationRequest, TemplateRequest):
         return self
 
 
-def _one_prompt(value: Any) -> Any:
-    """A text or a list of token ids; a list that holds exactly one of them is that one."""
-    prompt = value
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
-        if len(cast("list[Any]", prompt)) > 1:
-            raise PydanticCustomError("unsupported_parameter", "a list of several prompts is not supported")
-        prompt = cast("list[Any]", prompt)[0]
-    if isinstance(prompt, str):
-        return prompt
-    if isinstance(prompt, list) and all(type(token_id) is int for token_id in cast("list[Any]", prompt)):
-        return cast("list[int]", prompt)
-    raise PydanticCustomError("prompt_type", "Input should be a string or a list of token ids")
+def _as_prompts(value: Any) -> Any:
+    """Texts, or lists of token ids; one alone is a list of one."""
+    prompts = [value] if isinstance(value, str) or (value and _are_token_ids(value)) else value
+    if not isinstance(prompts, list):
+        raise _no_prompt()
+    prompts = cast("list[Any]", prompts)
+    if not (all(isinstance(prompt, str) for prompt in prompts) or all(map(_are_token_ids, prompts))):
+        raise _no_prompt()
+    if len(prompts) > MAX_PROMPTS:
+        about = {"count": len(prompts), "most": MAX_PROMPTS}
+        raise PydanticCustomError("too_many_prompts", "{count} prompts are too many; at most {most} at once", about)
+    return prompts
 
 
-Prompt = str | list[int] | Annotated[list[str] | list[list[int]], Field(max_length=1)]
+def _are_token_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(type(token_id) is int for token_id in cast("list[Any]", value))
+
+
+def _no_prompt() -> PydanticCustomError:
+    return PydanticCustomError("prompt_type", "Input should be a string, a list of token ids, or a list of either")
+
+
+Text = Annotated[str, Field(min_length=1)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+_SEVERAL = Field(min_length=1, max_length=MAX_PROMPTS)
+Prompts = Text | TokenIds | Annotated[list[Text], _SEVERAL] | Annotated[list[TokenIds], _SEVERAL]
 
 
 class CompletionRequest(GenerationRequest):
-    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt, json_schema_input_type=Prompt)] = Field(
-        min_length=1
-    )
+    prompt: Annotated[
+        list[str] | list[list[int]],
+        BeforeValidator(_as_prompts, json_schema_input_type=Prompts),
+    ] = Field(min_length=1)
     logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     echo: bool = False
     max_tokens: int | None = Field(default=None, ge=0)

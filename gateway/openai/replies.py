@@ -6,13 +6,13 @@ the text here. An end that is no answer raises its typed error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from gateway.openai.identity import Identity, Wanted, usage_fields
+from gateway.openai.identity import Identity, Wanted, summed, usage_fields
 from gateway.openai.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsOf, PromptLogprobs
 from gateway.openai.outcome import FINISH_REASONS, failure_of, unfinished
 from gateway.openai.tools.rendering import AnswerMessage
@@ -45,7 +45,7 @@ class Reply:
         self._wanted = wanted
         self._prompt = wanted.scored_prompt()
         self._choices = [_Choice(shape, identity, wanted, index) for index in range(wanted.n)]
-        self._usage = Usage(0, 0)
+        self.usage = Usage(0, 0)
 
     def add(self, frames: Iterable[Frame]) -> None:
         """Raises RequestFailed for an end that is no answer."""
@@ -58,7 +58,7 @@ class Reply:
                 self.is_done = True
                 if frame.outcome is not Outcome.FINISHED:
                     raise failure_of(frame)
-                self._usage = frame.usage or self._usage
+                self.usage = frame.usage or self.usage
 
     def body(self) -> bytes:
         """Raises RequestFailed when a choice has no finish reason."""
@@ -76,9 +76,34 @@ class Reply:
             "system_fingerprint": identity.system_fingerprint,
             "service_tier": identity.service_tier,
             "choices": choices,
-            "usage": usage_fields(self._usage, sum(choice.reasoning_tokens for choice in self._choices)),
+            "usage": usage_fields(self.usage, sum(choice.reasoning_tokens for choice in self._choices)),
         }
         return fields | {"prompt_token_ids": self._wanted.prompt_ids} if self._wanted.token_ids else fields
+
+
+class MergedReply:
+    """The answers to several prompts as one. The `parts` have the same identity, and number their choices on."""
+
+    def __init__(self, parts: Sequence[Reply]) -> None:
+        self._parts = parts
+
+    @property
+    def is_done(self) -> bool:
+        return all(part.is_done for part in self._parts)
+
+    def add(self, numbered: Iterable[tuple[int, Frame]]) -> None:
+        """Frames, each of the part with its number. Raises RequestFailed for an end that is no answer."""
+        for index, frame in numbered:
+            self._parts[index].add([frame])
+
+    def body(self) -> bytes:
+        """As Reply's; where token ids are asked for, `prompt_token_ids` has a list for each prompt."""
+        parts = [part.fields() for part in self._parts]
+        fields = parts[0] | {"choices": [choice for part in parts for choice in part["choices"]]}
+        fields["usage"] = usage_fields(summed(part.usage for part in self._parts))
+        if "prompt_token_ids" in fields:
+            fields["prompt_token_ids"] = [part["prompt_token_ids"] for part in parts]
+        return orjson.dumps(fields)
 
 
 class _Choice:

@@ -6,17 +6,43 @@ the connection.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, TypeVar
 
 from gateway.dependencies import Dispatcher
 from gateway.dispatch import Placed
 from gateway.http.errors import error_payload
 from gateway.http.sse import KEEP_ALIVE, event, numbered_event
 from gateway.lookup import Place
-from gateway.openai.chunks import DONE, ChunkStream
-from gateway.openai.replies import Reply
+from gateway.openai.chunks import DONE
 from gateway.routes.standing import work_headers
-from shared.errors import HeadraceError
+from shared.errors import HeadraceError, RequestFailed
+
+F = TypeVar("F")
+F_contra = TypeVar("F_contra", contravariant=True)
+# What a dispatcher's `follow` gives, of one request's frames or of several's.
+Following = AbstractAsyncContextManager[AsyncIterator[list[F]]]
+
+
+class Chunks(Protocol[F_contra]):
+    """As ChunkStream (gateway/openai/chunks.py)."""
+
+    is_done: bool
+    failure: RequestFailed | None
+
+    def convert(self, frame: F_contra, /) -> list[bytes]: ...
+
+
+class Whole(Protocol[F_contra]):
+    """As Reply (gateway/openai/replies.py)."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def add(self, frames: Iterable[F_contra], /) -> None: ...
+
+    def body(self) -> bytes: ...
 
 
 class JournalCut(Exception):
@@ -61,9 +87,8 @@ class QueuePosition:
 
 
 async def opened_events(
-    dispatcher: Dispatcher,
-    request_id: str,
-    chunks: ChunkStream,
+    following: Following[F],
+    chunks: Chunks[F],
     *,
     to_event: Callable[[bytes], bytes] = event,
     opening: Sequence[bytes] = (),
@@ -73,22 +98,21 @@ async def opened_events(
     Following before the response is built leaves no moment at which a client's leaving goes unnoticed, and
     gives a status to what fails at once.
     """
-    events = _events(dispatcher, request_id, chunks, to_event, opening)
+    events = _events(following, chunks, to_event, opening)
     await anext(events)
     return events
 
 
 async def _events(
-    dispatcher: Dispatcher,
-    request_id: str,
-    chunks: ChunkStream,
+    following: Following[F],
+    chunks: Chunks[F],
     to_event: Callable[[bytes], bytes],
     opening: Sequence[bytes],
 ) -> AsyncGenerator[list[bytes], None]:
     """Yields nothing once, when the journal is followed; then the events of each batch of frames."""
     is_open = False
     try:
-        async with dispatcher.follow(request_id) as journal:
+        async with following as journal:
             is_open = True
             yield []
             yield list(opening)
@@ -106,7 +130,7 @@ async def _events(
         yield [data for data in (to_event(error_payload(error)), to_event(DONE)) if data]
         return
     if not chunks.is_done:
-        raise JournalCut(request_id)
+        raise JournalCut
 
 
 async def work_facts(dispatcher: Dispatcher, placed: Placed) -> dict[str, str]:
@@ -117,11 +141,11 @@ async def work_facts(dispatcher: Dispatcher, placed: Placed) -> dict[str, str]:
         return {}
 
 
-async def plain_body(dispatcher: Dispatcher, request_id: str, reply: Reply) -> bytes:
+async def plain_body(following: Following[F], reply: Whole[F]) -> bytes:
     """Raises the typed error of a request that ended without an answer."""
-    async with dispatcher.follow(request_id) as journal:
+    async with following as journal:
         async for frames in journal:
             reply.add(frames)
             if reply.is_done:
                 return reply.body()
-    raise JournalCut(request_id)
+    raise JournalCut

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -10,7 +12,7 @@ from starlette.requests import Request as HttpRequest
 from gateway.dependencies import Services
 from gateway.dispatch import Placed
 from gateway.http.inside import Inside, inside_of
-from gateway.http.options import AdmissionOptions
+from gateway.http.options import AdmissionOptions, part_key
 from gateway.quota import ratelimit_headers, refusal_of, tokens_of
 from shared.access.entries import Tenant
 from shared.errors import HeadraceError, PermissionDenied
@@ -33,18 +35,43 @@ def require_class(tenant: Tenant, service_class: ServiceClass) -> None:
 
 
 async def submit(http: HttpRequest, services: Services, request: Request, options: AdmissionOptions) -> Placed:
-    """As the dispatcher's; with the rate limits' headers on the reply. Raises RateLimited, Overloaded, Unavailable.
+    """As the dispatcher's; with the rate limits' headers on the reply. Raises RateLimited, Overloaded, Unavailable."""
+    return (await submit_all(http, services, [(request, options)]))[0]
 
-    A request of our own making (http/inside.py) has its class, key and deadline from there.
+
+async def submit_all(
+    http: HttpRequest, services: Services, parts: Sequence[tuple[Request, AdmissionOptions]]
+) -> list[Placed]:
+    """As `submit`, of all parts of one request or of none: the refusal of one takes back those before it.
+
+    Each part has an idempotency key of its own, made from the one of all. A request of our own making
+    (http/inside.py) has its class, key and deadline from there.
     """
     inside = inside_of(http.scope)
-    if inside is None:
-        return await _submit(http, services, request, options)
-    request = msgspec.structs.replace(request, service_class=inside.service_class)
-    placed = await _submit(http, services, request, _options_of(inside, options))
-    inside.request_id = placed.request_id
-    inside.placed.set()
-    return placed
+    placed: list[tuple[Request, Placed]] = []
+    try:
+        for index, (request, options) in enumerate(parts):
+            if inside is not None:
+                request = msgspec.structs.replace(request, service_class=inside.service_class)
+                options = _options_of(inside, options)
+            options = replace(options, key_hash=part_key(options.key_hash, index))
+            placed.append((request, await _submit(http, services, request, options)))
+    except BaseException:
+        await asyncio.gather(*(_take_back(services, *one) for one in placed))
+        raise
+    if inside is not None:
+        inside.request_id = placed[0][1].request_id
+        inside.placed.set()
+    return [place for _, place in placed]
+
+
+async def _take_back(services: Services, request: Request, placed: Placed) -> None:
+    """A run that was there before, and was joined, goes on."""
+    if placed.request_id == request.request_id:
+        await services.dispatcher.withdraw(placed.request_id)
+        return
+    async with services.dispatcher.follow(placed.request_id):
+        pass
 
 
 def _options_of(inside: Inside, options: AdmissionOptions) -> AdmissionOptions:

@@ -6,7 +6,7 @@ begun, so a refusal always has its status.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,8 +20,8 @@ from gateway.dispatch import Placed
 from gateway.http.connection import while_connected
 from gateway.http.options import digest_of, is_strict
 from gateway.http.sse import EventStream
-from gateway.openai.chunks import ChunkStream
-from gateway.openai.convert import Converted, Target, chat_request, completion_request
+from gateway.openai.chunks import ChunkStream, MergedChunks
+from gateway.openai.convert import Converted, Target, chat_request, completion_requests
 from gateway.openai.fields import UNSUPPORTED_IN_CHAT, UNSUPPORTED_IN_COMPLETIONS, documented
 from gateway.openai.protocol import (
     ChatCompletionRequest,
@@ -32,13 +32,14 @@ from gateway.openai.protocol import (
     parse_completion,
     parse_embedding,
 )
-from gateway.openai.replies import Reply
+from gateway.openai.replies import MergedReply, Reply
 from gateway.openai.view import Endpoint, encode_view
 from gateway.routes.arrival import json_bytes, options_of
 from gateway.routes.delivery import QueuePosition, opened_events, plain_body, work_facts
 from gateway.routes.documentation import body_schema
-from gateway.routes.limits import require_class, require_model, submit
+from gateway.routes.limits import require_class, require_model, submit_all
 from gateway.routes.standing import DURABILITY_HEADER, place_headers
+from gateway.routes.together import followed_together
 from shared.access.entries import Tenant
 from shared.errors import UnsupportedParameter
 from shared.schemas import ModelCard
@@ -54,7 +55,7 @@ router = APIRouter(tags=["openai"])
 async def chat_completions(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
     raw = await json_bytes(http)
     body = parse_chat(raw, is_strict=is_strict(http.headers, default=services.settings.strict_fields))
-    return await _generate(http, services, tenant, body, partial(chat_request, body), "chat")
+    return await _generate(http, services, tenant, body, lambda target: [chat_request(body, target)], "chat")
 
 
 @router.post(
@@ -65,7 +66,7 @@ async def chat_completions(http: HttpRequest, services: ServicesDep, tenant: Ten
 async def completions(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
     raw = await json_bytes(http)
     body = parse_completion(raw, is_strict=is_strict(http.headers, default=services.settings.strict_fields))
-    return await _generate(http, services, tenant, body, partial(completion_request, body), "completion")
+    return await _generate(http, services, tenant, body, partial(completion_requests, body), "completion")
 
 
 @router.post("/v1/embeddings", openapi_extra=body_schema(EmbeddingRequest, done="checked"))
@@ -97,7 +98,7 @@ async def _generate(
     services: Services,
     tenant: Tenant,
     body: GenerationRequest,
-    to_request: Callable[[Target], Converted],
+    to_requests: Callable[[Target], Sequence[Converted]],
     endpoint: Endpoint,
 ) -> Response:
     options = options_of(http, services, tenant, body.deadline_ms)
@@ -107,32 +108,49 @@ async def _generate(
     tokenizer = await services.catalogue.tokenizer(card)
     target = Target(http.state.request_id, card, tokenizer, services.settings.max_choices, tenant)
     size_bytes = len(await http.body())
-    converted = await services.text_pool.run(size_bytes, partial(to_request, target), is_heavy=body.is_heavy)
-    request, view = converted.request, converted.view
+    converted = await services.text_pool.run(size_bytes, partial(to_requests, target), is_heavy=body.is_heavy)
     digest = digest_of(endpoint, await http.body()) if options.key_hash else ""
-    placed = await submit(http, services, request, replace(options, body_digest=digest, view=encode_view(view)))
-    http.state.reply_headers["x-request-id"] = placed.request_id
-    if placed.durability is not None:
-        http.state.reply_headers[DURABILITY_HEADER] = placed.durability
+    options = replace(options, body_digest=digest)
+    parts = [(one.request, replace(options, view=encode_view(one.view))) for one in converted]
+    placed = await submit_all(http, services, parts)
+    identity = (placed[0].request_id, placed[0].model, tokenizer.token_bytes)
+    http.state.reply_headers["x-request-id"] = placed[0].request_id
+    if placed[-1].durability is not None:
+        http.state.reply_headers[DURABILITY_HEADER] = placed[-1].durability
     if body.stream:
-        chunks = view.chunks(placed.request_id, placed.model, tokenizer.token_bytes)
-        return await _stream(services, chunks, placed)
-    return await _plain(http, services, view.reply(placed.request_id, placed.model, tokenizer.token_bytes), placed)
+        return await _stream(services, [one.view.chunks(*identity) for one in converted], placed, tenant)
+    return await _plain(http, services, [one.view.reply(*identity) for one in converted], placed, tenant)
 
 
-async def _stream(services: Services, chunks: ChunkStream, placed: Placed) -> Response:
+async def _stream(
+    services: Services, chunks: Sequence[ChunkStream], placed: Sequence[Placed], tenant: Tenant
+) -> Response:
+    """Comments tell of the last prompt: while it waits, so may others."""
     settings, dispatcher = services.settings, services.dispatcher
-    position = QueuePosition(dispatcher, placed.request_id)
-    events = await opened_events(dispatcher, placed.request_id, chunks, opening=position.opening(placed.place))
+    position = QueuePosition(dispatcher, placed[-1].request_id)
+    opening = position.opening(placed[-1].place)
+    if len(placed) == 1:
+        events = await opened_events(dispatcher.follow(placed[0].request_id), chunks[0], opening=opening)
+    else:
+        following = followed_together(dispatcher, [one.request_id for one in placed], tenant.name)
+        events = await opened_events(following, MergedChunks(chunks), opening=opening)
     return EventStream(
         events, keepalive_s=settings.keepalive_s, stall_timeout_s=settings.stall_timeout_s, comment=position
     )
 
 
-async def _plain(http: HttpRequest, services: Services, reply: Reply, placed: Placed) -> Response:
-    work = plain_body(services.dispatcher, placed.request_id, reply)
-    body = await while_connected(http.receive, work)
-    headers = place_headers(placed.place) | await work_facts(services.dispatcher, placed)
+async def _plain(
+    http: HttpRequest, services: Services, replies: Sequence[Reply], placed: Sequence[Placed], tenant: Tenant
+) -> Response:
+    """Several prompts may have several workers, whom no header names."""
+    dispatcher, headers = services.dispatcher, place_headers(placed[-1].place)
+    if len(placed) == 1:
+        work = plain_body(dispatcher.follow(placed[0].request_id), replies[0])
+        body = await while_connected(http.receive, work)
+        headers |= await work_facts(dispatcher, placed[0])
+    else:
+        following = followed_together(dispatcher, [one.request_id for one in placed], tenant.name)
+        body = await while_connected(http.receive, plain_body(following, MergedReply(replies)))
     return Response(body, media_type="application/json", headers=headers)
 
 

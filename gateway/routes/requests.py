@@ -66,7 +66,7 @@ async def request_events(
         response = ResponseEvents(view, placed.request_id, token_bytes=token_bytes)
         return await live_stream(Run(services, placed.request_id, response, None), after - 1)
     chunks = view.chunks(placed.request_id, placed.model, token_bytes)
-    events = await opened_events(dispatcher, placed.request_id, chunks, to_event=Numbers(after).event)
+    events = await opened_events(dispatcher.follow(placed.request_id), chunks, to_event=Numbers(after).event)
     comment = QueuePosition(dispatcher, placed.request_id, end=b"\n")
     return EventStream(
         events, keepalive_s=settings.keepalive_s, stall_timeout_s=settings.stall_timeout_s, comment=comment

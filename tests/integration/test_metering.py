@@ -173,3 +173,15 @@ async def test_a_tenants_share_of_the_queue_is_bounded_and_its_weight_told(
         await gateway.submit("r2", tenant=tenant)
     assert float(await scripts.client.hget(keys.tenant(MODEL, "t"), "weight") or 0) == 4.0
     assert await actors.problems() == []
+
+
+async def test_what_is_withdrawn_ends_and_pays_nothing_though_it_would_outlive_its_client(
+    gateway: Gateway, actors: Actors
+) -> None:
+    await gateway.submit("r1", detached=True)
+    await actors.register("w1")
+    await actors.take_one("w1")
+    await gateway.submit("r2", key_hash="k", body_digest="b")
+    await asyncio.gather(gateway.dispatcher.withdraw("r1"), gateway.dispatcher.withdraw("r2"))
+    assert await gateway.standing() == (0, 0, 0)
+    assert [await actors.state("r1"), await actors.state("r2")] == ["cancelled", "cancelled"]

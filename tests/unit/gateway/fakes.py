@@ -106,6 +106,7 @@ class FakeDispatcher:
         self.requests: list[Request] = []
         self.options: list[AdmissionOptions] = []
         self.left: list[str] = []
+        self.withdrawn: list[str] = []
         self.was_left = asyncio.Event()
 
     async def reserve(self, tenant: Tenant, request: Request) -> LimitStanding | None:
@@ -113,6 +114,9 @@ class FakeDispatcher:
 
     async def join_run(self, request: Request, options: AdmissionOptions) -> None:
         """No idempotency key has a run."""
+
+    async def withdraw(self, request_id: str) -> None:
+        self.withdrawn.append(request_id)
 
     async def submit(self, request: Request, options: AdmissionOptions) -> Placed:
         if self.refusal is not None:

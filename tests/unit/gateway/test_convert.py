@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gateway.openai.constraints import ConstrainedRequest
-from gateway.openai.convert import Target, chat_request, completion_request
+from gateway.openai.convert import Converted, Target, chat_request, completion_requests
 from gateway.openai.fields import HARMLESS, UNSUPPORTED_IN_CHAT
 from gateway.openai.protocol import parse_chat, parse_completion
 from shared.errors import ContextLengthExceeded
@@ -22,7 +22,11 @@ def chat(**fields: Any) -> Request:
 
 
 def completion(**fields: Any) -> Request:
-    return completion_request(parse_completion(json.dumps(completion_body(**fields)).encode()), TARGET).request
+    return completions(**fields)[0].request
+
+
+def completions(**fields: Any) -> list[Converted]:
+    return completion_requests(parse_completion(json.dumps(completion_body(**fields)).encode()), TARGET)
 
 
 def test_a_chat_is_rendered_and_tokenized() -> None:
@@ -45,7 +49,7 @@ def test_a_pool_smaller_than_the_context_is_the_limit() -> None:
     card = msgspec.structs.replace(CARD, max_request_tokens=40)
     body = parse_completion(json.dumps(completion_body(prompt=[1] * 40)).encode())
     with pytest.raises(ContextLengthExceeded, match="maximum context length is 40 tokens"):
-        completion_request(body, Target("r1", card, TOKENIZER, max_choices=8))
+        completion_requests(body, Target("r1", card, TOKENIZER, max_choices=8))
 
 
 def test_every_honoured_parameter_arrives() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.openai.convert import Converted, Target, completion_request
+from gateway.openai.convert import Converted, Target, completion_requests
 from gateway.openai.identity import new_request_id
 from gateway.openai.protocol import parse_completion
 from gateway.openai.view import decode_view, encode_view
@@ -32,7 +32,7 @@ A, B, C = TOKENIZER.encode("abc")
 
 
 def converted(**fields: Any) -> Converted:
-    return completion_request(parse_completion(json.dumps(completion_body(**fields)).encode()), TARGET)
+    return completion_requests(parse_completion(json.dumps(completion_body(**fields)).encode()), TARGET)[0]
 
 
 def both(asked: Converted, frames: list[Frame]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -130,7 +130,7 @@ def test_what_a_tokenizer_puts_before_the_prompt_has_no_place_in_its_text() -> N
     tokenizer = Tokenizer.from_blob(blob_of(byte_level(), bos_token="<|im_start|>", add_bos_token=True))
     target = Target("r1", CARD, tokenizer, max_choices=8)
     body = parse_completion(json.dumps(completion_body(prompt="ab", echo=True, logprobs=0)).encode())
-    _, (choice,) = both(completion_request(body, target), frames_of(B))
+    _, (choice,) = both(completion_requests(body, target)[0], frames_of(B))
     assert choice["text"] == "abb"
     assert choice["logprobs"]["tokens"] == ["<|im_start|>", "a", "b", "b"]
     assert choice["logprobs"]["text_offset"] == [0, 0, 1, 2]

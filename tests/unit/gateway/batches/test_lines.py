@@ -102,3 +102,9 @@ def test_answers_are_lines_of_one_form() -> None:
     late = json.loads(unanswered_line("b", line, "batch_expired", "too late"))
     assert (late["response"], late["error"]) == (None, {"code": "batch_expired", "message": "too late"})
     assert late["id"] == answer["id"]
+
+
+def test_a_line_is_as_many_requests_as_it_has_prompts() -> None:
+    prompts: list[Any] = ["a", ["a", "b"], [1, 2, 3], [[1], [2], [3]], [], None]
+    numbers = [parse_line(1, body(prompt=prompt), CHAT, 1000).num_prompts for prompt in prompts]
+    assert numbers == [1, 2, 1, 3, 1, 1]
