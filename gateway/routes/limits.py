@@ -54,10 +54,16 @@ async def submit_all(
             if inside is not None:
                 request = msgspec.structs.replace(request, service_class=inside.service_class)
                 options = _options_of(inside, options)
-            options = replace(options, key_hash=part_key(options.key_hash, index))
+            # What is safe with the last one is safe of those before it; with a key, the last may be one joined.
+            is_safe_later = index < len(parts) - 1 and not options.key_hash
+            options = replace(
+                options,
+                key_hash=part_key(options.key_hash, index),
+                is_kept_elsewhere=options.is_kept_elsewhere or is_safe_later,
+            )
             placed.append((request, await _submit(http, services, request, options)))
     except BaseException:
-        await asyncio.gather(*(_take_back(services, *one) for one in placed))
+        await asyncio.gather(*(_take_back(services, *one) for one in placed), return_exceptions=True)
         raise
     if inside is not None:
         inside.request_id = placed[0][1].request_id

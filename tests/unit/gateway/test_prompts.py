@@ -135,3 +135,13 @@ async def test_one_that_is_refused_takes_back_those_before_it_but_no_run_that_wa
         reply = await client.post("/v1/completions", json=completion_body(prompt=["a", "b", "c"], stream=stream))
     assert (reply.status_code, reply.json()["error"]["message"]) == (429, "full")
     assert dispatcher.withdrawn == [dispatcher.requests[1].request_id] and dispatcher.left == ["joined"]
+
+
+@pytest.mark.parametrize(("headers", "waited"), [({}, 1), ({"idempotency-key": "k"}, 3)])
+async def test_detached_prompts_are_waited_for_once_until_they_are_safe(headers: dict[str, str], waited: int) -> None:
+    dispatcher = FakeDispatcher()
+    async with client_of(build_app(dispatcher)) as client:
+        body = completion_body(prompt=["a", "b", "c"])
+        await client.post("/v1/completions", json=body, headers=headers | {"x-headrace-detach": "true"})
+    assert [options.is_kept_elsewhere for options in dispatcher.options].count(False) == waited
+    assert dispatcher.options[-1].is_kept_elsewhere is False
