@@ -74,6 +74,9 @@ class Catalogue:
             return self._best(name).card
         if not self._has_loaded:
             raise Unavailable("the queue is not reachable yet")
+        for revision, why in self._registry.newer.items():
+            if name in (revision, revision.rpartition("@")[0]):
+                raise Unavailable(f"the model '{name[:200]}' cannot be served by this gateway: {why}")
         names = ", ".join(card.name for card in self.cards()) or "none yet"
         raise ModelNotFound(f"The model '{name[:200]}' does not exist. Available models: {names}", param="model")
 

@@ -7,13 +7,16 @@ everything must be registered again.
 from __future__ import annotations
 
 import contextlib
+import logging
 from dataclasses import dataclass, field
 
 import msgspec
 
 from shared import keys
 from shared.redis_client import Client, Scripts, run_ids
-from shared.schemas import ModelCard, State, WorkerInfo
+from shared.schemas import WIRE_VERSION, ModelCard, State, WorkerInfo
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +35,16 @@ class WorkerRow:
     state: str = "live"
 
 
+class _Versioned(msgspec.Struct):
+    version: int = 1
+
+
 @dataclass(slots=True)
 class Registry:
+    """`newer`: revisions whose cards this version cannot read, and why."""
+
     scripts: Scripts
+    newer: dict[str, str] = field(default_factory=dict[str, str])
 
     async def publish_model(self, card: ModelCard, tokenizer: bytes) -> None:
         """Make a model known. Idempotent."""
@@ -49,8 +59,23 @@ class Registry:
 
     async def models(self) -> list[ModelCard]:
         raw = await self.scripts.client.hgetall(keys.MODELS)
-        cards = [msgspec.json.decode(card, type=ModelCard) for card in raw.values()]
+        cards = [card for name, written in raw.items() if (card := self._read_card(name.decode(), written))]
         return sorted(cards, key=lambda card: (card.name, card.created_s, card.revision))
+
+    def _read_card(self, revision: str, written: bytes) -> ModelCard | None:
+        """None: a newer version wrote it, or something else. Said once."""
+        try:
+            version = msgspec.json.decode(written, type=_Versioned).version
+            if version <= WIRE_VERSION:
+                self.newer.pop(revision, None)
+                return msgspec.json.decode(written, type=ModelCard)
+            why = f"its workers speak wire version {version}, this process {WIRE_VERSION}"
+        except msgspec.DecodeError as error:
+            why = f"its card cannot be read: {error}"
+        if self.newer.get(revision) != why:
+            log.error("model_not_understood", extra={"model": revision, "why": why})
+        self.newer[revision] = why
+        return None
 
     async def tokenizer(self, digest: str) -> bytes | None:
         raw = await self.scripts.client.get(keys.tokenizer(digest))

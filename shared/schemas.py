@@ -108,10 +108,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """One accepted request: the body at `hr:{m}:b:<id>`. `model` is the revision (name@digest).
-
-    `version` is left out of the JSON while it is 1, like every other default.
-    """
+    """One accepted request: the body at `hr:{m}:b:<id>`. `model` is the revision (name@digest). `version` is left out
+    of the JSON while it is 1, like every other default."""
 
     request_id: str
     model: str
@@ -141,10 +139,8 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TokensFrame(msgspec.Struct, frozen=True, array_like=True, tag="t"):
-    """Tokens made for one choice, and the text they released (held-back text comes with a later frame).
-
-    `logprobs`, of the first of `token_ids` and on: left out of the line where there are none. A stop token has none.
-    """
+    """Tokens made for one choice, and the text they released (held-back text comes with a later frame). `logprobs`, of
+    the first of `token_ids` and on: left out of the line where there are none. A stop token has none."""
 
     choice: int
     token_ids: list[int]
@@ -191,10 +187,8 @@ class Prefix(msgspec.Struct, frozen=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What gateways need to know of a model; field `revision` of the hash `hr:models`.
-
-    `tool_format` and `reasoning_format` say how it writes calls and reasoning; auto: as its chat template shows.
-    """
+    """What gateways need to know of a model; field `revision` of the hash `hr:models`. `tool_format` and
+    `reasoning_format` say how it writes calls and reasoning; auto: as its chat template shows."""
 
     name: str
     revision: str
@@ -223,7 +217,8 @@ class TokenizerBlob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says of itself when it registers."""
+    """What a worker says of itself when it registers. `knows`: KNOWN_FIELDS, how many fields a body it reads may have;
+    0 where it did not say."""
 
     worker_id: str
     model: str
@@ -233,9 +228,12 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int
     kv_blocks: int
     version: int = WIRE_VERSION
+    knows: int = 0
 
 
 _frame_encoder = msgspec.json.Encoder()
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(SamplingParams) if not field.required}
+KNOWN_FIELDS = len(msgspec.structs.fields(SamplingParams)) + len(msgspec.structs.fields(Request))
 _request_decoder = msgspec.json.Decoder(Request)
 _COMPRESS_ABOVE_BYTES = 1024
 _NO_LOGPROBS = b",null]"
@@ -243,8 +241,10 @@ _frame_decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
 
 
 def encode_request(request: Request) -> bytes:
-    """A body: JSON, deflated where it is longer than 1 KB."""
-    raw = msgspec.json.encode(request)
+    """A body: JSON, deflated where it is longer than 1 KB. Without fields at their defaults: who does not know them
+    reads it too. (Only the default itself is left out, not what equals it.)"""
+    bare = {name: default for name, default in _DEFAULTS.items() if getattr(request.params, name) == default}
+    raw = msgspec.json.encode(msgspec.structs.replace(request, params=msgspec.structs.replace(request.params, **bare)))
     return zlib.compress(raw, 1) if len(raw) > _COMPRESS_ABOVE_BYTES else raw
 
 

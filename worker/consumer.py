@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from redis.exceptions import RedisError
@@ -19,13 +19,14 @@ from shared import faults, keys
 from shared.redis_client import AWAY, Client
 from shared.request_queue import Delivery, RequestQueue
 from shared.schemas import Request, decode_frames, decode_request, prefixes_of
-from worker.holdings import Holdings
+from worker.holdings import Holdings, Settlement
 from worker.shares import Offer, Share
 
 log = logging.getLogger(__name__)
 BELL_S = 1.0
 _RETRY_S = 0.2
 _LATER_S = 0.05
+_GIVEN_BACK_S = 0.5
 
 
 class Consumer:
@@ -44,6 +45,8 @@ class Consumer:
         self._room = asyncio.Event()
         self.books = asyncio.Lock()
         self._is_quiet = False
+        self._gave_back = False
+        self.is_for_others: Callable[[], Awaitable[bool]] = _nobody_else
 
     def make_room(self) -> None:
         """Something ended: it may be worth to take again."""
@@ -70,6 +73,9 @@ class Consumer:
         with self._engine.taking() as offer:
             num_waiting, num_taken = await self._take_of(offer)
         self._engine.note(offer, num_waiting)
+        if self._gave_back:  # whoever can read it is to come first
+            self._gave_back = False
+            await asyncio.sleep(_GIVEN_BACK_S)
         return num_waiting, num_taken
 
     async def _take_of(self, offer: Offer) -> tuple[int, int]:
@@ -81,20 +87,29 @@ class Consumer:
             taken = await self._queue.take(*self._identity, slots=offer.slots, room=offer.tokens)
             await faults.hit("after_take", taken)
             for delivery in taken.deliveries:
-                self._hand_over(delivery)
+                await self._hand_over(delivery)
         return taken.num_waiting, len(taken.deliveries)
 
-    def _hand_over(self, delivery: Delivery) -> None:
+    async def _hand_over(self, delivery: Delivery) -> None:
         self._holdings.hold(delivery)
         try:
             request = decode_request(delivery.body)
             prefixes = prefixes_of(decode_frames(delivery.journal), request.params.n)
         except (ValueError, msgspec.DecodeError) as error:
-            log.exception("request_not_understood", extra={"request_id": delivery.request_id})
-            self._engine.refuse(delivery.request_id, str(error))
+            await self._cannot_read(delivery, str(error))
             return
         self._engine.add(request, prefixes, start_left_ms=delivery.start_left_ms, left_ms=delivery.left_ms)
         self._on_delivery(delivery, request)
+
+    async def _cannot_read(self, delivery: Delivery, why: str) -> None:
+        """A gateway newer than this worker wrote it: a worker that knows more gets it, without blame."""
+        self._gave_back = await self.is_for_others()
+        told = {"request_id": delivery.request_id, "why": why, "is_given_back": self._gave_back}
+        log.error("request_not_understood", extra=told)
+        if self._gave_back:
+            await self._holdings.settle(delivery.request_id, delivery.owner, Settlement.RELEASED)
+        else:
+            self._engine.refuse(delivery.request_id, why)
 
     async def _wait(self, num_waiting: int) -> None:
         """Shortly, or for room, when somebody waits but not for us; for the bell when nobody waits."""
@@ -111,3 +126,7 @@ class Consumer:
         except RedisError as error:
             log.warning("bell_failed", extra={"error": str(error)})
             await asyncio.sleep(_RETRY_S)
+
+
+async def _nobody_else() -> bool:
+    return False

@@ -16,10 +16,10 @@ import socket
 
 import msgspec
 
-from shared.redis_client import end_tasks
+from shared.redis_client import AWAY, end_tasks
 from shared.registry import Registry
 from shared.request_queue import LeaseLost, RequestQueue
-from shared.schemas import ModelCard, WorkerInfo
+from shared.schemas import KNOWN_FIELDS, WIRE_VERSION, ModelCard, WorkerInfo
 from shared.token_stream import TokenStream
 from worker.consumer import Consumer
 from worker.holdings import Holdings
@@ -71,6 +71,7 @@ class ServedModel:
         maintenance = Maintenance(queue, share, holdings, consumer, publisher, identity)
         leaving = Leaving(queue, share, holdings, publisher, self._drain_now)
         share.on_outputs, share.on_room = publisher.offer, consumer.make_room
+        consumer.is_for_others = self._is_for_others
         info = msgspec.json.encode(self._info(identity[0]))
         tasks: list[asyncio.Task[None]] = []
         draining = asyncio.create_task(self._draining.wait())
@@ -98,6 +99,15 @@ class ServedModel:
             await self._registry.publish_model(self.card, self._blob)
             log.info("model_published", extra={"model": self.card.revision})
 
+    async def _is_for_others(self) -> bool:
+        """Whether a worker lives that reads bodies this one does not; while nobody can say, there may be one."""
+        try:
+            rows = await self._registry.workers(self.card.revision)
+        except AWAY:
+            return True
+        others = [row.info for row in rows if row.state == "live" and row.info]
+        return any((info.version, info.knows) > (WIRE_VERSION, KNOWN_FIELDS) for info in others)
+
     def _info(self, worker_id: str) -> WorkerInfo:
         s = self._host.settings
         return WorkerInfo(
@@ -108,4 +118,5 @@ class ServedModel:
             pid=os.getpid(),
             max_num_seqs=s.max_num_seqs,
             kv_blocks=self._host.shares.thread.load().kv_blocks_total,
+            knows=KNOWN_FIELDS,
         )
