@@ -1,4 +1,5 @@
-"""What a gateway does for the fleet beside its requests: says that it lives, reaps, looks at the server's settings.
+"""What a gateway does for the fleet beside its requests: says that it lives, reaps, looks at the server's
+settings, and tells Prometheus how many workers are wanted.
 
 A gateway that stops in order leaves the list of gateways, so that nobody waits for its grace.
 """
@@ -13,12 +14,15 @@ from redis.exceptions import RedisError
 from gateway.catalogue import Catalogue
 from shared.config import GatewaySettings
 from shared.observability import GatewayMetrics
+from shared.operations.scaling.figures import ModelScaling, policy_of
+from shared.operations.scaling.reading import read_scaling
 from shared.reaper import Reaper
 from shared.redis_client import Finding, Scripts, end_tasks, inspect_server
 from shared.registry import Registry
 
 log = logging.getLogger(__name__)
 _INSPECT_S = 30.0
+_MEASURE_S = 5.0
 _RETRY_S = 1.0
 
 
@@ -33,6 +37,7 @@ class Upkeep:
         self._registry = Registry(scripts)
         self._gateway = gateway
         self._catalogue = catalogue
+        self._metrics = metrics
         self._fault = ""
         self._known_findings: list[Finding] = []
         self._reaper = Reaper(scripts, settings, lambda kind, number: metrics.reaped.labels(kind).inc(number))
@@ -43,6 +48,7 @@ class Upkeep:
             asyncio.create_task(self._inspect()),
             asyncio.create_task(self._beat()),
             asyncio.create_task(self._reaper.run()),
+            asyncio.create_task(self._measure()),
         ]
 
     async def stop(self) -> None:
@@ -71,6 +77,26 @@ class Upkeep:
                 await asyncio.sleep(_INSPECT_S)
             except (RedisError, OSError):
                 await asyncio.sleep(_RETRY_S)
+
+    async def _measure(self) -> None:
+        policy = policy_of(self._settings)
+        while True:
+            try:
+                for row in await read_scaling(self._scripts, policy):
+                    self._tell(row)
+            except (RedisError, OSError) as error:
+                log.warning("scaling_not_read", extra={"error": str(error)})
+            await asyncio.sleep(_MEASURE_S)
+
+    def _tell(self, row: ModelScaling) -> None:
+        m, of = self._metrics, row.revisions
+        m.workers_wanted.labels(row.model).set(row.wanted_workers)
+        m.worker_slots.labels(row.model, "all").set(sum(each.slots for each in of))
+        m.worker_slots.labels(row.model, "busy").set(sum(each.busy_slots for each in of))
+        m.queue_oldest.labels(row.model).set(max(each.oldest_age_ms for each in of) / 1000)
+        m.queue_expected_tokens.labels(row.model).set(sum(each.expected_tokens for each in of))
+        m.queue_drain.labels(row.model).set(sum(each.drain_per_s for each in of))
+        m.queue_drain_tokens.labels(row.model).set(sum(each.drain_tokens_per_s for each in of))
 
     async def _beat(self) -> None:
         s = self._settings

@@ -98,6 +98,12 @@ class GatewaySettings(RedisSettings):
     model_poll_s: float = Field(default=1.0, gt=0)
     keys_file: str = ""
     require_keys: bool = False
+    scaling_target_wait_s: float = Field(default=10.0, gt=0)
+    scaling_utilisation: float = Field(default=0.8, gt=0, le=1)
+    scaling_min_workers: int = Field(default=1, ge=0, le=10_000)
+    scaling_max_workers: int = Field(default=64, ge=1, le=10_000)
+    scaling_idle_s: float = Field(default=300.0, ge=0)
+    scaling_tolerance: float = Field(default=0.1, ge=0, le=1)
     operator_key: SecretStr | None = Field(default=None, min_length=16)
     text_threads: int = Field(default=2, ge=1, le=64)
     data_dir: str = ".headrace"
@@ -120,6 +126,12 @@ class GatewaySettings(RedisSettings):
             if origin.strip() and not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/,\s]+/?", origin.strip()):
                 raise ValueError(f"'{origin.strip()[:80]}' is no origin: scheme://host[:port], or *")
         return setting
+
+    @model_validator(mode="after")
+    def _workers_are_a_range(self) -> GatewaySettings:
+        if self.scaling_min_workers > self.scaling_max_workers:
+            raise ValueError("scaling_min_workers must be at most scaling_max_workers")
+        return self
 
     @field_validator("store_url")
     @classmethod

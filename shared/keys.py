@@ -145,6 +145,10 @@ def events(m: str) -> str:
     return base(m) + "events"
 
 
+def history(m: str) -> str:
+    return base(m) + "history"
+
+
 def queue(m: str, service_class: str, tenant: str) -> str:
     return f"{base(m)}q:{service_class}:{escape(tenant)}"
 

@@ -88,6 +88,14 @@ class GatewayMetrics:
         self.queue_in_flight = make.gauge("queue_in_flight", "Requests running", "model")
         self.model_paused = make.gauge("model_paused", "1 when an operator has paused a revision of it", "model")
         self.workers = make.gauge("workers", "Workers whose lease has not run out", "model")
+        self.workers_wanted = make.gauge("workers_wanted", "Workers the work and the settings ask for", "model")
+        self.worker_slots = make.gauge(
+            "worker_slots", "Sequences live workers have room for, and run", "model", "state"
+        )
+        self.queue_oldest = make.gauge("queue_oldest_seconds", "How long the oldest waits", "model")
+        self.queue_expected_tokens = make.gauge("queue_expected_tokens", "Tokens waiting, with answers", "model")
+        self.queue_drain = make.gauge("queue_drain_requests_per_second", "Requests that finish", "model")
+        self.queue_drain_tokens = make.gauge("queue_drain_tokens_per_second", "Tokens of answers that finish", "model")
         self.batches_running = make.gauge("batches_running", "Batches this gateway computes")
         self.batch_lines = make.counter("batch_lines_total", "Lines of batches answered, by outcome", "outcome")
         self.batch_lines_in_flight = make.gauge("batch_lines_in_flight", "Lines of batches on their way here")

@@ -1,4 +1,4 @@
-"""`headrace queue | request | workers | drain | pause | resume | cancel | fsck`: an operator at a terminal.
+"""`headrace queue | scaling | request | workers | drain | pause | resume | cancel | fsck`: an operator at a terminal.
 
 Exit codes: 0 done or shown, 1 not found, refused, Redis away, or (fsck) books that do not balance, 2 a wrong setting
 or line. `headrace dead` is in deploy/operator/dead.py.
@@ -26,6 +26,12 @@ RequestId = Annotated[str, typer.Argument(help="As in the x-request-id header.")
 def queue(model: SomeModel = "", redis: Redis = None, as_json: AsJson = False) -> None:
     """Who waits, how old the oldest is, who runs, by class and tenant; which models are paused."""
     answer(ask(redis, lambda desk: reports.queue(desk, model)), tables.queue, as_json=as_json)
+
+
+@app.command()
+def scaling(model: SomeModel = "", redis: Redis = None, as_json: AsJson = False) -> None:
+    """How many workers each model wants, and what that follows from."""
+    answer(ask(redis, lambda desk: reports.scaling(desk, model)), tables.scaling, as_json=as_json)
 
 
 @app.command()

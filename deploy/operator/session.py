@@ -20,6 +20,7 @@ from shared.config import GatewaySettings, load
 from shared.errors import HeadraceError, Unavailable
 from shared.operations.desk import Desk
 from shared.operations.reports import Report
+from shared.operations.scaling.figures import policy_of
 from shared.redis_client import AWAY, Scripts, connect
 from shared.request_queue import Bounds
 
@@ -65,7 +66,7 @@ async def _visit(settings: GatewaySettings, question: Callable[[Desk], Awaitable
     scripts = Scripts(connect(settings))
     bounds = Bounds(settings.max_waiting, settings.max_waiting_tokens, settings.max_waiting_bytes)
     try:
-        return await question(Desk(scripts, settings, bounds))
+        return await question(Desk(scripts, settings, bounds, policy_of(settings)))
     except AWAY as error:
         raise Unavailable(f"{without_password(settings.redis_url)} cannot be reached: {error}") from error
     except RedisError as error:

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from shared.operations.dead_letters import Letter
 from shared.operations.overview import Flow, Overview
 from shared.operations.reports import AllRetried, DeadRequest, Fleet, Held, Ledger
+from shared.operations.scaling.figures import ModelScaling, RevisionScaling
 from shared.operations.timeline import Step, Timeline
 from shared.registry import WorkerRow
 
@@ -65,6 +66,29 @@ def _model(row: Overview) -> list[str]:
 def _flow(flow: Flow) -> tuple[object, ...]:
     oldest = seconds(flow.oldest_age_ms) if flow.waiting else NONE
     return flow.service_class, flow.tenant, flow.waiting, oldest, flow.running, f"{flow.weight:g}"
+
+
+def scaling(rows: Sequence[ModelScaling]) -> list[str]:
+    return [line for row in rows for line in _wanted(row)] or ["no model is registered"]
+
+
+def _wanted(row: ModelScaling) -> list[str]:
+    p = row.policy
+    bounds = f"within {p.min_workers} to {p.max_workers}, to wait {p.target_wait_s:g} s, {p.utilisation:.0%} full"
+    lines = [f"{clean(row.model)}: {row.wanted_workers} wanted ({bounds}), {row.live_workers} live"]
+    return lines + [f"  {line}" for revision in row.revisions for line in _of_revision(revision)]
+
+
+def _of_revision(row: RevisionScaling) -> list[str]:
+    wait = NONE if row.wait_ms is None else seconds(row.wait_ms)
+    speed = f"{row.worker_tokens_per_s:g}" if row.worker_tokens_per_s else "not known"
+    return [
+        f"{clean(row.model)}: needs {row.needed_workers} ({row.because}){' PAUSED' if row.is_paused else ''}",
+        f"  waiting {row.waiting}, tokens {row.waiting_tokens}, with answers {row.expected_tokens}; oldest"
+        f" {seconds(row.oldest_age_ms)}; who comes now waits {wait}",
+        f"  running {row.running} in {row.busy_slots} of {row.slots} slots, {row.utilisation:.0%} full; a worker does"
+        f" {speed} tokens a second; {row.drain_per_s:g} requests, {row.drain_tokens_per_s:g} tokens finish a second",
+    ]
 
 
 def request(t: Timeline) -> list[str]:

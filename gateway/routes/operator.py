@@ -7,18 +7,20 @@ shape. The header `x-headrace-operator` names who acts, for the audit.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from shared.errors import InvalidRequest
 from shared.operations import reports
 from shared.operations.access import Operators
 from shared.operations.desk import Desk
 from shared.operations.reports import Report
+from shared.operations.scaling.wanted import Policy
 
 router = APIRouter(prefix="/operator/v1", tags=["operator"])
 NAME_HEADER = "x-headrace-operator"
@@ -59,9 +61,39 @@ class DrainBody(_Body):
     now: bool = False
 
 
+class ScalingQuery(BaseModel):
+    """What is wanted of the fleet, for this answer only. `current`: how many workers the caller has started."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str = ""
+    target_wait_s: Annotated[float | None, Field(gt=0)] = None
+    utilisation: Annotated[float | None, Field(gt=0, le=1)] = None
+    min_workers: Annotated[int | None, Field(ge=0, le=10_000)] = None
+    max_workers: Annotated[int | None, Field(ge=1, le=10_000)] = None
+    idle_s: Annotated[float | None, Field(ge=0)] = None
+    tolerance: Annotated[float | None, Field(ge=0, le=1)] = None
+    current: Annotated[int | None, Field(ge=0, le=10_000)] = None
+
+    def policy(self, usual: Policy) -> Policy:
+        """Raises InvalidRequest where the bounds contradict each other."""
+        policy = replace(usual, **self.model_dump(exclude_none=True, exclude={"model", "current"}))
+        if policy.min_workers > policy.max_workers:
+            words = f"min_workers {policy.min_workers} is more than max_workers {policy.max_workers}"
+            raise InvalidRequest(words, param="min_workers")
+        return policy
+
+
 @router.get("/queue")
 async def queue(operator: OperatorDep, model: str = "") -> Response:
     return _answer(await reports.queue(operator.desk, model))
+
+
+@router.get("/scaling")
+async def scaling(operator: OperatorDep, query: Annotated[ScalingQuery, Query()]) -> Response:
+    """How many workers each model wants. What the query does not say is as the gateway's settings have it."""
+    policy = query.policy(operator.desk.scaling)
+    return _answer(await reports.scaling(operator.desk, query.model, policy, query.current))
 
 
 @router.get("/workers")

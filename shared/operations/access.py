@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from shared.config import GatewaySettings
 from shared.errors import AuthenticationFailed, PermissionDenied, Unavailable
 from shared.operations.desk import Desk
+from shared.operations.scaling.figures import policy_of
 from shared.redis_client import AWAY, Scripts, connect
 from shared.request_queue import Bounds
 
@@ -32,7 +33,7 @@ class Operators:
         self._digest = _digest(key.get_secret_value()) if key is not None else None
         self._scripts = Scripts(connect(settings))
         bounds = Bounds(settings.max_waiting, settings.max_waiting_tokens, settings.max_waiting_bytes)
-        self._desk = Desk(self._scripts, settings, bounds)
+        self._desk = Desk(self._scripts, settings, bounds, policy_of(settings))
 
     async def stop(self) -> None:
         await self._scripts.client.aclose()

@@ -7,7 +7,7 @@ Talks to Redis only, so it works with no gateway and no worker alive. Every acti
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shared import keys
 from shared.config import RedisSettings
@@ -15,6 +15,9 @@ from shared.errors import ModelNotFound, RequestNotFound, WorkerNotFound
 from shared.fsck import Books, fsck
 from shared.operations.dead_letters import DeadLetters, Letter, Retries
 from shared.operations.overview import Overview, Paused, read_overview
+from shared.operations.scaling.figures import ModelScaling
+from shared.operations.scaling.reading import read_scaling
+from shared.operations.scaling.wanted import Policy
 from shared.operations.timeline import Timeline, steps_of, time_in, workers_of
 from shared.redis_client import Scripts
 from shared.registry import Registry, WorkerRow
@@ -36,11 +39,12 @@ class PausedModel:
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """`bounds` are those of the queue: shown, and respected by a retry."""
+    """`bounds` are those of the queue: shown, and respected by a retry. `scaling`: what is wanted of a fleet."""
 
     scripts: Scripts
     settings: RedisSettings
     bounds: Bounds
+    scaling: Policy = field(default_factory=Policy)
 
     # looking
 
@@ -54,6 +58,13 @@ class Desk:
 
     async def overview(self, name: str = "") -> list[Overview]:
         return [await read_overview(self.scripts, model, self.bounds) for model in await self.revisions(name)]
+
+    async def wanted_workers(
+        self, name: str = "", policy: Policy | None = None, current: int | None = None
+    ) -> list[ModelScaling]:
+        """By model name. `current`: how many workers its caller has started. Raises ModelNotFound."""
+        await self.revisions(name)
+        return await read_scaling(self.scripts, policy or self.scaling, name, current)
 
     async def workers(self) -> dict[str, list[WorkerRow]]:
         """By model revision."""

@@ -30,6 +30,14 @@ def overview(model: str) -> list[str]:
     ]
 
 
+def scaling(model: str) -> list[str]:
+    return [
+        line("HMGET", keys.counts(model), "waiting", "waiting_tokens", "running"),
+        line("ZRANGE", keys.lease(model), 0, -1, "WITHSCORES"),
+        line("XREVRANGE", keys.history(model), "+", "-", "COUNT", 20),
+    ]
+
+
 def workers(model: str) -> list[str]:
     return [line("ZRANGE", keys.lease(model), 0, -1, "WITHSCORES"), line("ZRANGE", keys.GATEWAYS, 0, -1, "WITHSCORES")]
 

@@ -16,6 +16,8 @@ from shared.operations import redis_cli
 from shared.operations.dead_letters import Letter
 from shared.operations.desk import Desk, PausedModel
 from shared.operations.overview import Overview
+from shared.operations.scaling.figures import ModelScaling
+from shared.operations.scaling.wanted import Policy
 from shared.operations.timeline import Timeline
 from shared.registry import WorkerRow
 
@@ -99,6 +101,13 @@ class AllRetried:
 async def queue(desk: Desk, name: str = "") -> Report[list[Overview]]:
     rows = await desk.overview(name)
     return Report(rows, [line for row in rows for line in redis_cli.overview(row.model)])
+
+
+async def scaling(
+    desk: Desk, name: str = "", policy: Policy | None = None, current: int | None = None
+) -> Report[list[ModelScaling]]:
+    found = await desk.wanted_workers(name, policy, current)
+    return Report(found, [line for row in found for each in row.revisions for line in redis_cli.scaling(each.model)])
 
 
 async def request(desk: Desk, request_id: str) -> Report[Timeline]:

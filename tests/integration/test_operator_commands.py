@@ -131,7 +131,7 @@ async def test_the_lines_behind_a_command_can_be_run_as_they_are(actors: Actors,
     await admit(actors, "r1")
     await actors.take_one("w1")
     client: Any = actors.scripts.client
-    asked = ["queue", "workers", "workers w1", "request r1", "dead list",
+    asked = ["queue", "scaling", "workers", "workers w1", "request r1", "dead list",
              "dead show poison", "pause tiny", "resume tiny", "drain w1",
              "fsck", "cancel r1", "dead drop poison"]  # fmt: skip
     for words in asked:
@@ -146,7 +146,17 @@ async def test_the_lines_behind_a_command_can_be_run_as_they_are(actors: Actors,
 async def test_json_is_one_object_with_the_lines_behind_it(actors: Actors, headrace: Headrace) -> None:
     await admit(actors, "r1")
     await actors.register("w1")
-    for words in ("queue", "workers", "request r1", "dead list", "fsck", "pause tiny", "resume tiny", "cancel r1"):
+    for words in (
+        "queue",
+        "scaling",
+        "workers",
+        "request r1",
+        "dead list",
+        "fsck",
+        "pause tiny",
+        "resume tiny",
+        "cancel r1",
+    ):
         told = orjson.loads((await headrace(*words.split(), "--json")).stdout)
         assert told.keys() == {"data", "redis_cli"}, words
     (row,) = orjson.loads((await headrace("queue", "--json")).stdout)["data"]

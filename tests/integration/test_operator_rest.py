@@ -59,7 +59,7 @@ def error_of(answer: httpx.Response) -> tuple[int, str]:
 
 
 PATHS = [
-    ("GET", "/queue"), ("GET", "/workers"), ("GET", "/workers/w1"), ("GET", "/fsck"),
+    ("GET", "/queue"), ("GET", "/scaling"), ("GET", "/workers"), ("GET", "/workers/w1"), ("GET", "/fsck"),
     ("GET", "/requests/r1"), ("POST", "/requests/r1/cancel"),
     ("POST", "/workers/w1/drain"), ("POST", "/models/tiny/pause"), ("POST", "/models/tiny/resume"), ("GET", "/dead"),
     ("GET", "/dead/r1"), ("POST", "/dead/r1/retry"), ("POST", "/dead/retry"), ("DELETE", "/dead/r1"),

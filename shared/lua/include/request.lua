@@ -1,7 +1,7 @@
 -- A request's hash, its journal, and the moves between waiting, running and its end.
 local FIELDS = {'state', 'stream', 'entry', 'owner', 'tenant', 'class', 'prompt_tokens', 'bytes', 'attempt',
   'crashes', 'detached', 'deadline', 'n', 'tokens', 'taken_length', 'start_deadline', 'passed_at', 'idem',
-  'counted', 'prefixes'}
+  'counted', 'prefixes', 'taken_at'}
 
 -- nil when the hash is gone; otherwise a table of its fields, numbers as strings.
 local function load(id)
@@ -144,8 +144,11 @@ local function settle(id, request, state, retention_s)
   for _, kind in ipairs({'r', 'j', 'g'}) do redis.call('EXPIRE', key(kind, id), retention_s) end
   if request.idem then redis.call('EXPIRE', base .. 'idem:' .. request.idem, retention_s) end
   redis.call('EXPIRE', key('tenant', request.tenant), 86400)
+  -- How long its last worker had it: from what ended lately follows what a worker can do (scaling.lua).
+  local ran_ms = request.state == 'running' and now - tonumber(request.taken_at or now) or 0
   redis.call('XADD', base .. 'history', 'MAXLEN', '~', 10000, '*', 'id', id, 'state', state, 'tenant', request.tenant,
-    'class', request.class, 'attempt', request.attempt, 'tokens', tokens)
+    'class', request.class, 'attempt', request.attempt, 'tokens', tokens, 'prompt_tokens', request.prompt_tokens,
+    'n', request.n, 'ran_ms', ran_ms)
   audit(state, id, request.owner)
 end
 
