@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from gateway.batches.lines import parse_line
+from gateway.http.options import part_key
 from gateway.store.batch_rows import BatchStatus
 from gateway.store.batch_runs import Answer, Lease, LeaseGone
 from gateway.store.paging import Page
@@ -140,6 +141,19 @@ async def test_a_batch_cancelled_while_nobody_computes_it_cancels_what_was_in_th
         batch = await second.over(batch)
     assert batch.status is BatchStatus.CANCELLED
     assert endpoint.cancelled == set(endpoint.runs.values()) and len(endpoint.asked) == 3
+
+
+async def test_of_a_line_with_several_prompts_each_ones_run_is_cancelled(tmp_path: Path) -> None:
+    endpoint = Endpoint(lambda body, times: None)
+    async with gateway_on(tmp_path, endpoint, "first") as first:
+        batch = await first.make(line("l", body={"model": "m", "prompt": ["a", "b", "c"]}))
+        await endpoint.until(lambda: len(endpoint.asked) == 1)
+        endpoint.runs |= {part_key(endpoint.asked[0].key_hash, part): f"part{part}" for part in (1, 2)}
+        await first.crew.stop()
+        await first.desk.cancel(batch.id, batch.tenant)
+    async with gateway_on(tmp_path, endpoint, "second") as second:
+        await second.over(batch)
+    assert endpoint.cancelled == {"r0", "part1", "part2"}
 
 
 async def test_an_answer_is_recorded_once(tmp_path: Path) -> None:
