@@ -12,6 +12,7 @@ import typer
 
 from loadtest.protocol.emitting import EmitRow, measure_emit
 from loadtest.protocol.idle import BURST, IdleRow, measure_idle
+from loadtest.protocol.lanes import LaneRow, measure_lanes
 from loadtest.protocol.reaping import ReapRow, measure_reap
 from loadtest.protocol.rig import Rig, rig
 from loadtest.protocol.waiting import WaitingRow, measure_memory, measure_refusals, measure_waiting
@@ -79,6 +80,8 @@ async def _run(directory: Path, *, quick: bool) -> dict[str, object]:
         _tell_idle(row)
         reaped = await measure_reap(bench, 256, rounds=3 if quick else 9)
         _tell_reap(reaped)
+        lanes = await measure_lanes(bench, rounds=3 if quick else 9)
+        _tell_lanes(lanes)
         waiting = await _waiting(bench, quick=quick)
         refusals = await _refusals(bench, quick=quick)
     return {
@@ -86,6 +89,7 @@ async def _run(directory: Path, *, quick: bool) -> dict[str, object]:
         "memory_bytes": memory,
         "idle": dataclasses.asdict(row),
         "reap": dataclasses.asdict(reaped),
+        "lanes": dataclasses.asdict(lanes),
         "waiting": [dataclasses.asdict(row) for row in waiting],
         "refusal_us": {str(number): cost for number, cost in refusals.items()},
     }
@@ -104,6 +108,14 @@ def _tell_reap(row: ReapRow) -> None:
     typer.echo(
         f"reap: {row.num_running} requests of a dead worker in {row.num_calls} calls; the dearest "
         f"{row.dearest_us / 1000:.1f} ms of the server (to be under 5)"
+    )
+
+
+def _tell_lanes(row: LaneRow) -> None:
+    typer.echo(
+        f"lanes: admit {row.admit_us:.1f} us, {row.kept_admit_us:.1f} with 45 prefixes looked for; take "
+        f"{row.take_us:.1f}, {row.kept_take_us:.1f} of its own lane, {row.overtaking_take_us:.1f} past 15 others, "
+        f"{row.nothing_left_us:.1f} where all it looks at is kept for another"
     )
 
 

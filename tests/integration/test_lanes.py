@@ -73,10 +73,11 @@ async def fleet(actors: Actors, *workers: str) -> None:
 
 async def pass_since_the_first_waits(actors: Actors, ms: int) -> None:
     """Until so much of the server's time has passed since the first entry of the tenant's stream came."""
-    (entry, *_) = await actors.scripts.client.xrange(keys.queue(MODEL, "default", "t"), count=1)
+    client: Any = actors.scripts.client
+    (entry, *_) = await client.xrange(keys.queue(MODEL, "default", "t"), count=1)
     now_ms = came_ms = int(entry[0].split(b"-")[0])
     while now_ms <= came_ms + ms:
-        seconds, micros = await actors.scripts.client.time()
+        seconds, micros = await client.time()
         now_ms = seconds * 1000 + micros // 1000
 
 
@@ -241,7 +242,8 @@ async def test_settings_say_whether_a_request_is_kept(
             await gateway.dispatcher.submit(request, AdmissionOptions(start_deadline_ms=60_000))
             if request_id == "r1":
                 await actors.finish("w1", await actors.take_one("w1"))
-    kept = [await actors.scripts.client.zscore(keys.lane(MODEL, "w1"), request_id) for request_id in ("r2", "r3")]
+    client: Any = actors.scripts.client
+    kept = [await client.zscore(keys.lane(MODEL, "w1"), request_id) for request_id in ("r2", "r3")]
     is_on = overrides.get("lane_ms") != 0 and overrides.get("prefix_cache") != "off"
     assert [score is not None for score in kept] == [is_on, overrides.get("prefix_cache") == "shared"]
     assert len(await actors.take("w1")) == 2
@@ -251,7 +253,8 @@ async def test_what_is_remembered_is_bounded_and_expires(actors: Actors) -> None
     await fleet(actors, "w1", "w2")
     for prefix in "abcde":
         await serve(actors, "w1", prefix)
-    halves, client = (keys.seen(MODEL), keys.seen_before(MODEL)), actors.scripts.client
+    client: Any = actors.scripts.client
+    halves = (keys.seen(MODEL), keys.seen_before(MODEL))
     assert {name.decode() for key in halves for name in await client.hkeys(key)} == {"c", "d", "e"}
     assert min([await client.pttl(key) for key in halves]) > 0
     await ask(actors, "r1", "d")
