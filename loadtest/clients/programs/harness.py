@@ -40,8 +40,8 @@ def main() -> None:
     Path("tasks").mkdir()
     for name, text in TASKS.items():
         Path(f"tasks/{name}.yaml").write_text(f"task: {name}\n{DATA}{text}")
-    with step("local-completions: multiple choice by log-likelihood, our tokenizer"):
-        figures = evaluate("local-completions", "completions", "likely")
+    with step("local-completions: multiple choice by log-likelihood, four prompts a request, our tokenizer"):
+        figures = evaluate("local-completions", "completions", "likely", "--batch_size", "4")
         expect(figures["acc,none"] > 0.6, str(figures))
     with step("local-completions: rolling log-likelihood"):
         figures = evaluate("local-completions", "completions", "rolled")
