@@ -7,7 +7,8 @@
     │   ├── HeadersTooLarge         headers_too_large
     │   ├── UnsupportedMediaType    unsupported_media_type     a body of another kind than the endpoint reads
     │   ├── ReceiveTimeout          request_timeout            the request did not come in time
-    │   └── UnsupportedParameter    unsupported_parameter
+    │   ├── UnsupportedParameter    unsupported_parameter
+    │   └── AdapterRefused          adapter_refused            and codes that say more: too_many_adapters, ..
     ├── AuthenticationFailed    invalid_api_key                no key, or one that opens nothing
     ├── PermissionDenied        permission_denied              a good key that may not do this
     ├── ModelNotFound           model_not_found
@@ -72,6 +73,13 @@ class ReceiveTimeout(InvalidRequest):
 
 class UnsupportedParameter(InvalidRequest):
     code = "unsupported_parameter"
+
+
+class AdapterRefused(InvalidRequest):
+    """A worker cannot load an adapter. Codes: adapter_not_found, adapter_unreadable, adapter_unsupported,
+    adapter_shape_mismatch, adapter_rank_too_high, adapter_name_taken, too_many_adapters, adapters_unsupported."""
+
+    code = "adapter_refused"
 
 
 class AuthenticationFailed(HeadraceError):

@@ -188,7 +188,8 @@ class Prefix(msgspec.Struct, frozen=True):
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """What gateways need to know of a model; field `revision` of the hash `hr:models`. `tool_format` and
-    `reasoning_format` say how it writes calls and reasoning; auto: as its chat template shows."""
+    `reasoning_format` say how it writes calls and reasoning; auto: as its chat template shows. `parent`: of an adapter,
+    the name of the model that it adapts."""
 
     name: str
     revision: str
@@ -202,6 +203,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     version: int = WIRE_VERSION
     tool_format: str = "auto"
     reasoning_format: str = "auto"
+    parent: str = ""
 
 
 class TokenizerBlob(msgspec.Struct, frozen=True, kw_only=True):

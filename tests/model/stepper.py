@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from worker.engine.adapters import NO_ADAPTER
 from worker.model.runner import Runner, StepBatch
 from worker.model.sampling.rows import NO_LOGPROBS, SamplingRows
 
@@ -22,6 +23,7 @@ class Sequence:
     num_computed: int = 0
     blocks: list[int] = field(default_factory=list)
     num_prompt: int = 0
+    adapter: int = NO_ADAPTER
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.token_ids)
@@ -70,6 +72,7 @@ class Stepper:
 
     def batch(self, work: list[tuple[Sequence, int]]) -> StepBatch:
         """Each sequence and how many of its uncomputed tokens to run; those then complete make a token."""
+        adapters = np.array([sequence.adapter for sequence, _ in work], np.int64)
         size = self.runner.block_size
         token_ids: list[int] = []
         positions: list[int] = []
@@ -99,6 +102,7 @@ class Stepper:
             block_tables=tables,
             sample_rows=np.array([query_start[i + 1] - 1 for i in sampled], np.int64),
             sampling=sampling_of(chosen),
+            adapters=adapters if (adapters != NO_ADAPTER).any() else None,
         )
 
     def step(self, work: list[tuple[Sequence, int]]) -> None:

@@ -12,15 +12,25 @@ from dataclasses import dataclass, field
 from shared.schemas import ModelCard, TokenizerBlob
 from shared.text.tokenizer import Tokenizer
 from worker.backends.interface import Engine
+from worker.engine.adapters import AdapterShelf
 from worker.engine.engine import EngineCore
 from worker.engine.request import Vocabulary
 from worker.engine.scheduling.config import SchedulerConfig
 from worker.engine.structured import Automata
 from worker.model.cpu.choice import KernelConfig
 from worker.model.cuda.choice import CudaOptions
-from worker.model.runner import AheadRunner, LoadedModel
+from worker.model.lora.source import PeftFolders
+from worker.model.runner import AdapterRunner, AheadRunner, LoadedModel
 from worker.model.sampling.table import is_plain
 from worker.model.step_builder import RunnerExecutor, StepBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterLimits:
+    """How many may be loaded at a time, and of which rank at most. 0 of them: none."""
+
+    number: int = 0
+    rank: int = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +50,7 @@ class NativeConfig:
     kernels: KernelConfig = field(default_factory=KernelConfig)
     cuda: CudaOptions = field(default_factory=CudaOptions)
     scheduling: SchedulerConfig = field(default_factory=SchedulerConfig)
+    adapters: AdapterLimits = field(default_factory=AdapterLimits)
 
 
 def build_native(config: NativeConfig, *, progress: Callable[[str], None] | None = None) -> Engine:
@@ -62,10 +73,12 @@ def build_native(config: NativeConfig, *, progress: Callable[[str], None] | None
         cuda=config.cuda,
         progress=progress,
     )
-    return compose_native(model, config.scheduling)
+    return compose_native(model, config.scheduling, config.adapters)
 
 
-def compose_native(model: LoadedModel, scheduling: SchedulerConfig) -> Engine:
+def compose_native(
+    model: LoadedModel, scheduling: SchedulerConfig, adapters: AdapterLimits | None = None
+) -> EngineCore:
     """The engine over a loaded model, which it then owns."""
     runner = model.runner
     card: ModelCard = model.card
@@ -85,4 +98,12 @@ def compose_native(model: LoadedModel, scheduling: SchedulerConfig) -> Engine:
         ),
         executor=RunnerExecutor(runner, builder),
         vocabulary=Vocabulary(tokenizer.incremental, Automata.of_model(tokenizer, card).open),
+        adapters=_shelf(model, adapters),
     )
+
+
+def _shelf(model: LoadedModel, limits: AdapterLimits | None) -> AdapterShelf | None:
+    runner = model.runner
+    if limits is None or not limits.number or not isinstance(runner, AdapterRunner):
+        return None
+    return AdapterShelf(model.card, PeftFolders(runner, model.config, limits.rank), limits.number)

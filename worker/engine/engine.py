@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from shared.errors import HeadraceError, RequestFailed
 from shared.schemas import ModelCard, Prefix, Request, TokenizerBlob, TokenLogprobs
+from worker.engine.adapters import NO_ADAPTER, AdapterShelf
 from worker.engine.executor import Computed, Executor, Launched, NewTokens, Schedule, Scores, Taken, Work
 from worker.engine.ledger import Ledger
 from worker.engine.outputs import EngineLoad, StepOutput
@@ -46,7 +47,7 @@ class EngineCore:
 
     resume_exact = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what an engine is made of, each by its name
         self,
         card: ModelCard,
         tokenizer_blob: TokenizerBlob,
@@ -55,8 +56,10 @@ class EngineCore:
         executor: Executor,
         vocabulary: Vocabulary,
         clock: Clock = SYSTEM_CLOCK,
+        adapters: AdapterShelf | None = None,
     ) -> None:
         self.card = card
+        self.adapters = adapters
         self.tokenizer_blob = tokenizer_blob
         self._scheduler = scheduler
         self._executor = executor
@@ -146,12 +149,15 @@ class EngineCore:
 
     def _open(self, request: Request, prefixes: SequenceOf[Prefix]) -> LiveRequest:
         check_servable(request, prefixes, max_tokens=self._max_tokens, vocab_size=self.card.vocab_size)
+        adapter = NO_ADAPTER if self.adapters is None else self.adapters.slot_of(request.model)
+        salt = self._scheduler.kv.salt_of(request.tenant, "" if adapter == NO_ADAPTER else request.model)
         return open_request(
             request,
             prefixes,
-            arrival=Arrival(self._num_added, self._clock.seconds(), self._scheduler.kv.salt_of(request.tenant)),
+            arrival=Arrival(self._num_added, self._clock.seconds(), salt),
             eos_ids=self.card.stop_token_ids,
             vocabulary=self._vocabulary,
+            adapter=adapter,
         )
 
     def _collect(self, schedule: Schedule, made: NewTokens, taken: list[Taken]) -> list[StepOutput]:

@@ -19,6 +19,8 @@ from worker.engine.block_pool import BlockPool
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.request import Sequence
 
+_APART = b"\xff"  # in no name: it is in no UTF-8
+
 
 class CacheScope(enum.StrEnum):
     """Who shares computed prefixes. How fast an answer begins tells whether its prompt was known: between tenants
@@ -65,11 +67,15 @@ class KVCacheManager:
     def num_used(self) -> int:
         return self.pool.total - self.pool.num_free
 
-    def salt_of(self, tenant: str) -> bytes | None:
-        """Sequences with one salt share prefixes; None: this one shares with nobody, not even with itself later."""
+    def salt_of(self, tenant: str, adapter: str = "") -> bytes | None:
+        """Sequences with one salt share prefixes; None: this one shares with nobody, not even with itself later.
+
+        `adapter` is the revision of one: its keys and values are its own.
+        """
         if self._scope is CacheScope.OFF:
             return None
-        return tenant.encode() if self._scope is CacheScope.TENANT else b""
+        shared_with = tenant.encode() if self._scope is CacheScope.TENANT else b""
+        return _APART + adapter.encode() + _APART + shared_with if adapter else shared_with
 
     def blocks_needed(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from shared.errors import ContextLengthExceeded, InvalidRequest, RequestFailed, StreamContradiction
 from shared.schemas import Constraint, Prefix, Request, SamplingParams, ServiceClass, Usage
+from worker.engine.adapters import NO_ADAPTER
 from worker.engine.detokenizer import Decoder, Detokenizer
 from worker.engine.prefix_cache import Chain
 from worker.engine.structured import Automaton, refuse_constraints
@@ -43,6 +44,7 @@ class Sequence:
     but the tokens. `rank` is that of its service class, 0 the highest. `num_cached_tokens` of the prompt were in the
     cache when it first ran; None: it has not. `num_lost_tokens` had been computed when it was last preempted.
     `num_scored_tokens` of the prompt, from its second on, have had their logprobs told: the first so many positions.
+    `adapter` is the runner's slot of the one it is computed with.
     """
 
     request_id: str
@@ -69,6 +71,7 @@ class Sequence:
     num_skips: int = 0
     num_holds: int = 0
     num_scored_tokens: int = 0
+    adapter: int = NO_ADAPTER
 
     @property
     def banned_ids(self) -> Collection[int]:
@@ -183,6 +186,7 @@ def open_request(
     arrival: Arrival,
     eos_ids: SequenceOf[int],
     vocabulary: Vocabulary,
+    adapter: int = NO_ADAPTER,
 ) -> LiveRequest:
     """The request with its sequences, each resumed from its prefix. Raises StreamContradiction, InvalidRequest."""
     params = request.params
@@ -202,6 +206,7 @@ def open_request(
             token_ids=list(request.prompt_ids),
             num_prompt_tokens=len(request.prompt_ids),
             automaton=vocabulary.open_automaton(params.constraint) if params.constraint else None,
+            adapter=adapter,
         )
         sequence.resume(prefix)
         sequences.append(sequence)

@@ -10,7 +10,7 @@ another. Only rows asked for go through the output projection.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -21,6 +21,8 @@ from shared.errors import ConfigurationError
 from worker.model.checkpoints.checkpoint import Checkpoint
 from worker.model.families.model_config import ModelConfig
 from worker.model.layers import Linear, Operations, interleave_pairs, rotation_table
+from worker.model.lora.low_rank import LowRankAdapter
+from worker.model.lora.torch_rows import AdaptedRows, Place, TorchAdapter
 from worker.model.runner import StepBatch
 
 Plan = TypeVar("Plan")
@@ -85,26 +87,43 @@ class DecoderModel:
         self._rotations = [rotation_table(rope, context_length, dtype).to(device) for rope in config.ropes]
 
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, attention: Attention[Plan], plan: Plan
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        attention: Attention[Plan],
+        plan: Plan,
+        adapted: Sequence[AdaptedRows] = (),
     ) -> torch.Tensor:
         """`token_ids`, `positions` [rows] int64 or int32 -> [rows, hidden], before the last norm."""
+
+        def multiply(place: Place, linear: Linear, x: torch.Tensor) -> torch.Tensor:
+            product = linear(x)
+            for rows in adapted:
+                rows.add(i, place, product, x)
+            return product
+
         config, eps, apply = self.config, self.config.rms_norm_eps, self._operations
         rotations = [table.index_select(0, positions).unsqueeze(1) for table in self._rotations]  # [rows, 1, pairs]
         hidden = F.embedding(token_ids, self._embedding)
         if config.embedding_scale != 1:
             hidden = hidden * config.embedding_scale
         for i, layer in enumerate(self._layers):
-            qkv = layer.qkv(apply.rms_norm(hidden, layer.attention_norm, eps))
+            qkv = multiply("qkv", layer.qkv, apply.rms_norm(hidden, layer.attention_norm, eps))
             qkv = qkv.view(hidden.shape[0], -1, config.head_dim)  # [rows, qkv_heads, head_dim]
             rotated = qkv[:, : config.num_heads + config.num_kv_heads]
             if layer.qk_norm is not None:
                 torch.mul(apply.rms_norm(rotated, None, eps), layer.qk_norm, out=rotated)
             apply.rotate(rotated, rotations[config.layer_ropes[i]])
-            output = layer.output(attention.attend(i, qkv, plan))
+            output = multiply("output", layer.output, attention.attend(i, qkv, plan))
             hidden = self._normed(output, layer.post_attention_norm).add_(hidden)
-            inner = apply.gated(layer.gate_up(apply.rms_norm(hidden, layer.mlp_norm, eps)), config.activation)
-            hidden = self._normed(layer.down(inner), layer.post_mlp_norm).add_(hidden)
+            gate_up = multiply("gate_up", layer.gate_up, apply.rms_norm(hidden, layer.mlp_norm, eps))
+            inner = apply.gated(gate_up, config.activation)
+            hidden = self._normed(multiply("down", layer.down, inner), layer.post_mlp_norm).add_(hidden)
         return hidden
+
+    def adapter(self, adapter: LowRankAdapter) -> TorchAdapter:
+        """Where the model's own weights are, in their precision."""
+        return TorchAdapter(adapter, self.config, self._operations.make_linear, self.device, self.dtype)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, hidden] -> [rows, vocab]. Half precisions are widened to fp32 here."""

@@ -21,6 +21,7 @@ from shared.schemas import ModelCard, TokenizerBlob
 from shared.text.tokenizer import blob_digest
 from worker.model.cpu.choice import KernelConfig, Placement, try_load
 from worker.model.cuda.choice import CudaOptions, try_load_cuda
+from worker.model.families.model_config import ModelConfig
 from worker.model.kv_budget import usable_blocks
 from worker.model.runner import LoadedModel, Runner
 
@@ -38,6 +39,7 @@ class _Loaded:
     runner: Runner
     card: ModelCard
     tokenizer_blob: TokenizerBlob
+    config: ModelConfig
 
 
 def load_model(  # noqa: PLR0913 - one call shape, keyword-only but for the path
@@ -97,7 +99,7 @@ def load_model(  # noqa: PLR0913 - one call shape, keyword-only but for the path
     checkpoint.close()
     card = _card(checkpoint, _clean(name or packaged_name or checkpoint.name), context_length, runner)
     say(f"{card.revision}: {runner.num_blocks - 1} KV blocks of {runner.block_size} tokens on {place}")
-    return _Loaded(runner, card, checkpoint.tokenizer_blob)
+    return _Loaded(runner, card, checkpoint.tokenizer_blob, config)
 
 
 def _torch_runner(checkpoint: Checkpoint, wanted: Placement, progress: Callable[[str], None]) -> Runner:

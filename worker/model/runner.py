@@ -15,9 +15,13 @@ A row is one token: its id, its position in its sequence, and the KV slot it wri
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from worker.model.sampling.rows import IntArray, SamplingRows, StepTokens
+
+if TYPE_CHECKING:
+    from worker.model.families.model_config import ModelConfig
+    from worker.model.lora.low_rank import LowRankAdapter
 
 
 @dataclass(slots=True)
@@ -27,7 +31,8 @@ class StepBatch:
     `sample_rows` has one entry a token to be made: the row whose logits it is chosen by. That is a sequence's last row,
     and where that row and some before it are drafts, the row before the first draft and each of the drafts'. `sampling`
     says which of them need more than the argmax, and what; None: none does. `fed_samples` of a step that follows one
-    under way: each row's token is that sample of it, and `token_ids` says nothing.
+    under way: each row's token is that sample of it, and `token_ids` says nothing. `adapters`: the slot of what each
+    sequence is computed with beside the model, NO_ADAPTER for nothing; None: none of them has one.
     """
 
     token_ids: IntArray  # [num_tokens]
@@ -39,6 +44,7 @@ class StepBatch:
     sample_rows: IntArray  # [num_samples]
     sampling: SamplingRows | None = None
     fed_samples: IntArray | None = None  # [num_tokens]
+    adapters: IntArray | None = None  # [num_seqs]
 
 
 class Runner(Protocol):
@@ -61,6 +67,20 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class AdapterRunner(Runner, Protocol):
+    """One that can compute each sequence of a step with a low-rank adapter of its own. A row's result does not depend
+    on which others the step has."""
+
+    def install(self, slot: int, adapter: LowRankAdapter) -> None:
+        """Into a slot that no sequence is computed with; any thread."""
+        ...
+
+    def remove(self, slot: int) -> None:
+        """Between steps."""
+        ...
+
+
 class PendingStep(Protocol):
     def wait(self) -> StepTokens: ...
 
@@ -77,8 +97,10 @@ class AheadRunner(Runner, Protocol):
 
 
 class LoadedModel(Protocol):
-    """What worker/model/loader.py returns: a runner, the card and tokenizer blob a worker registers."""
+    """What worker/model/loader.py returns: a runner, the card and tokenizer blob a worker registers, the sizes that an
+    adapter must fit."""
 
     runner: Runner
     card: Any  # shared.schemas.ModelCard
     tokenizer_blob: Any  # shared.schemas.TokenizerBlob
+    config: ModelConfig

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from worker.engine.adapters import NO_ADAPTER
 from worker.engine.executor import Computed, Launched, NewTokens, Schedule
 from worker.engine.request import Sequence
 from worker.model.runner import AheadRunner, PendingStep, Runner, StepBatch
@@ -87,6 +88,7 @@ class StepBuilder:
             block_tables=tables,
             sample_rows=sample_rows,
             sampling=sampling,
+            adapters=_adapters_of(schedule),
             fed_samples=None if schedule.follows is None else _fed_samples(schedule, schedule.follows),
         )
 
@@ -104,6 +106,11 @@ class StepBuilder:
         self._num_written[row] = 0
         self._tables[row] = 0
         self._sampling.claim(sequence)
+
+
+def _adapters_of(schedule: Schedule) -> IntArray | None:
+    slots = [sequence.adapter for sequence in schedule.chunks]
+    return None if max(slots) == NO_ADAPTER else np.array(slots, np.int64)
 
 
 def _with_drafts(schedule: Schedule, last_rows: IntArray, sampling: SamplingRows | None) -> IntArray:

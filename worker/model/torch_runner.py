@@ -16,6 +16,8 @@ import torch
 
 from worker.model.attention import BLOCK_SIZE, PagedAttention
 from worker.model.decoder import DecoderModel
+from worker.model.lora.low_rank import LowRankAdapter
+from worker.model.lora.torch_rows import TorchAdapter, adapted_rows
 from worker.model.runner import StepBatch
 from worker.model.sampling.rows import IntArray, StepTokens
 from worker.model.sampling.sampler import sample
@@ -30,6 +32,7 @@ class TorchRunner:
         self._model = model
         self._device = device
         self._attention = PagedAttention(model.config, num_blocks, device, dtype)
+        self._adapters: dict[int, TorchAdapter] = {}
         self._spoiled: set[int] = set()  # blocks that hold a NaN or an infinity
 
     @torch.inference_mode()
@@ -47,6 +50,13 @@ class TorchRunner:
         """Run the step and return every sequence's last logits, [num_seqs, vocab]. For comparison of runners."""
         return self._logits(self._hidden(batch), batch.query_start[1:] - 1)
 
+    def install(self, slot: int, adapter: LowRankAdapter) -> None:
+        """See `AdapterRunner`."""
+        self._adapters[slot] = self._model.adapter(adapter)
+
+    def remove(self, slot: int) -> None:
+        del self._adapters[slot]
+
     def close(self) -> None:
         """The pool and weights go with the runner."""
 
@@ -54,7 +64,8 @@ class TorchRunner:
         self._clear_spoiled(batch)
         token_ids = torch.from_numpy(batch.token_ids).to(self._device)
         positions = torch.from_numpy(batch.positions).to(self._device)
-        hidden = self._model.forward(token_ids, positions, self._attention, self._attention.plan(batch))
+        adapted = adapted_rows(batch, self._adapters, self._device)
+        hidden = self._model.forward(token_ids, positions, self._attention, self._attention.plan(batch), adapted)
         is_finite = hidden.sum(-1, dtype=torch.float64).isfinite().cpu().numpy()  # [rows]
         if not is_finite.all():
             self._spoiled.update((batch.slot_mapping[~is_finite] // BLOCK_SIZE).tolist())

@@ -74,4 +74,4 @@ def random_runner(library: Library, *, vocab_size: int, num_blocks: int, num_thr
     build = Build(context_length=CONTEXT, num_blocks=num_blocks, num_threads=num_threads, terms=terms)
     model = library.create(model_sizes(checkpoint.config, build))
     hand_over(checkpoint, model, context_length=CONTEXT, progress=lambda _: None)
-    return CpuRunner(model, num_blocks=num_blocks, vocab_size=vocab_size)
+    return CpuRunner(model, checkpoint.config, num_blocks=num_blocks)

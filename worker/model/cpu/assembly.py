@@ -42,7 +42,7 @@ def obstacle(config: ModelConfig) -> str | None:
 
 def block_bytes(config: ModelConfig, *, kv_is_half: bool) -> int:
     """Of one KV block in all layers."""
-    values = 2 * config.num_layers * config.num_kv_heads * BLOCK_SIZE * _padded(config.head_dim)
+    values = 2 * config.num_layers * config.num_kv_heads * BLOCK_SIZE * padded(config.head_dim)
     return values * (2 if kv_is_half else 4)
 
 
@@ -79,13 +79,13 @@ def model_sizes(config: ModelConfig, build: Build) -> ModelSizes:
     return ModelSizes(
         num_threads=build.num_threads,
         layers=config.num_layers,
-        intermediate=_padded(config.intermediate_size),
+        intermediate=padded(config.intermediate_size),
         vocab=config.vocab_size,
         heads=config.num_heads,
         kv_heads=config.num_kv_heads,
-        hidden=_padded(config.hidden_size),
+        hidden=padded(config.hidden_size),
         unpadded_hidden=config.hidden_size,
-        head_dim=_padded(config.head_dim),
+        head_dim=padded(config.head_dim),
         unpadded_head_dim=config.head_dim,
         context=build.context_length,
         kv_is_half=build.kv_is_half,
@@ -142,14 +142,14 @@ class _Assembly:
 
     def matrix(self, layer: int, part: Part, module: str, num_rows: int) -> None:
         """Rows as they come; filled up to whole blocks unless they are tokens."""
-        wanted = num_rows if layer == _NO_LAYER else _padded(num_rows)
+        wanted = num_rows if layer == _NO_LAYER else padded(num_rows)
         self._model.set_weights(layer, part, _rows(self._read(module), np.arange(num_rows), wanted))
 
     def heads(self, layer: int, part: Part, module: str, num_heads: int, *, is_rotated: bool) -> None:
         """A projection whose outputs are heads."""
         blocks = self._stored_blocks(module)
         is_paired = blocks is not None and self._pair_heads(f"{module}.weight") > 0
-        order = _head_rows(num_heads, self._config.head_dim, is_interleaved=is_rotated and not is_paired)
+        order = head_rows(num_heads, self._config.head_dim, is_interleaved=is_rotated and not is_paired)
         self._model.set_weights(layer, part, _rows(blocks or self._quantized(module), order, len(order)))
 
     def from_heads(self, layer: int, part: Part, module: str) -> None:
@@ -158,9 +158,9 @@ class _Assembly:
         if config.head_dim % BLOCK == 0:
             return self.matrix(layer, part, module, config.hidden_size)
         weight = self._float(f"{module}.weight").reshape(config.hidden_size, config.num_heads, config.head_dim)
-        padded = np.zeros((_padded(config.hidden_size), config.num_heads, _padded(config.head_dim)), np.float32)
-        padded[: config.hidden_size, :, : config.head_dim] = weight
-        return self._model.set_weights(layer, part, quantize(padded.reshape(len(padded), -1)))
+        filled = np.zeros((padded(config.hidden_size), config.num_heads, padded(config.head_dim)), np.float32)
+        filled[: config.hidden_size, :, : config.head_dim] = weight
+        return self._model.set_weights(layer, part, quantize(filled.reshape(len(filled), -1)))
 
     def norm(self, layer: int, part: Part, module: str) -> None:
         self._model.set_vector(layer, part, _filled_up(self._float(f"{module}.weight")))
@@ -186,21 +186,22 @@ class _Assembly:
         parts: list[FloatArray] = []
         for kind, num_heads in (("q", config.num_heads), ("k", config.num_kv_heads), ("v", config.num_kv_heads)):
             bias = self._float(f"{prefix}.{kind}_proj.bias")
-            order = _head_rows(num_heads, config.head_dim, is_interleaved=kind != "v")
+            order = head_rows(num_heads, config.head_dim, is_interleaved=kind != "v")
             parts.append(np.where(order < 0, 0, bias[order]))
         return np.concatenate(parts)
 
     def _head_vector(self, name: str) -> FloatArray:
-        order = _head_rows(1, self._config.head_dim, is_interleaved=True)
+        order = head_rows(1, self._config.head_dim, is_interleaved=True)
         return np.where(order < 0, 0, self._float(name)[order])
 
 
-def _padded(size: int) -> int:
+def padded(size: int) -> int:
+    """Up to whole blocks."""
     return -(-size // BLOCK) * BLOCK
 
 
 def _filled_up(vector: FloatArray) -> FloatArray:
-    return np.pad(vector, (0, _padded(len(vector)) - len(vector)))
+    return np.pad(vector, (0, padded(len(vector)) - len(vector)))
 
 
 def _rows(blocks: BlockMatrix, order: IntArray, wanted: int) -> BlockMatrix:
@@ -210,12 +211,12 @@ def _rows(blocks: BlockMatrix, order: IntArray, wanted: int) -> BlockMatrix:
     return blocks.take_rows(np.pad(order, (0, wanted - len(order)), constant_values=-1))
 
 
-def _head_rows(num_heads: int, head_dim: int, *, is_interleaved: bool) -> IntArray:
+def head_rows(num_heads: int, head_dim: int, *, is_interleaved: bool) -> IntArray:
     """Which row goes where in heads filled up to whole blocks; -1: none. Interleaving turns halves to neighbours."""
     within = np.arange(head_dim)
     if is_interleaved:
         within = within.reshape(2, -1).T.reshape(-1)
-    heads = np.full((num_heads, _padded(head_dim)), -1)
+    heads = np.full((num_heads, padded(head_dim)), -1)
     heads[:, :head_dim] = np.arange(num_heads)[:, None] * head_dim + within
     return heads.reshape(-1)
 
@@ -224,7 +225,7 @@ def _rotation(rope: Rope, head_dim: int, num_positions: int) -> FloatArray:
     """[position, padded head_dim]: magnitude times cosine and sine of each pair; pairs that fill up do not turn."""
     frequencies: Sequence[float] = rope.frequencies
     angles = np.arange(num_positions)[:, None] * np.array(frequencies)  # float64
-    table = np.zeros((num_positions, _padded(head_dim) // 2, 2), np.float32)
+    table = np.zeros((num_positions, padded(head_dim) // 2, 2), np.float32)
     table[:, : head_dim // 2, 0] = rope.magnitude * np.cos(angles)
     table[:, : head_dim // 2, 1] = rope.magnitude * np.sin(angles)
     return table.reshape(num_positions, -1)

@@ -145,4 +145,4 @@ def _load(
     how = f"{library.instructions}, {build.num_threads} threads, {config.activations} activations, {kv_cache} KV cache"
     log.info("compute_path", extra={"path": "native", "why": how})
     usable = usable_blocks(place, bytes_a_block, most=reserved)
-    return CpuRunner(model, num_blocks=usable, vocab_size=checkpoint.config.vocab_size)
+    return CpuRunner(model, checkpoint.config, num_blocks=usable)

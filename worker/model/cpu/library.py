@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from worker.model.cpu.blocks import BlockMatrix
 
-ABI_VERSION = 2
+ABI_VERSION = 3
+Floats = npt.NDArray[np.float32]
 
 
 class Part(IntEnum):
@@ -103,6 +104,17 @@ class StepArrays(ctypes.Structure):
         ("logits_rows", c_void_p),
         ("best_ids", c_void_p),
         ("logits", c_void_p),
+        ("adapters", c_void_p),
+    )
+
+
+class _LowRankArrays(ctypes.Structure):
+    _fields_ = (
+        ("rank", c_int32),
+        ("rows", c_int32),
+        ("columns", c_int32),
+        ("down", c_void_p),
+        ("up", c_void_p),
     )
 
 
@@ -114,6 +126,8 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "destroy": (None, (c_void_p,)),
     "set_weights": (c_int32, (c_void_p, c_int32, c_int32, POINTER(_WeightArrays))),
     "set_vector": (c_int32, (c_void_p, c_int32, c_int32, c_void_p, c_int64)),
+    "set_low_rank": (c_int32, (c_void_p, c_int32, c_int32, c_int32, POINTER(_LowRankArrays))),
+    "clear_adapter": (c_int32, (c_void_p, c_int32)),
     "step": (c_int32, (c_void_p, POINTER(StepArrays))),
     "multiply": (c_int32, (POINTER(_WeightArrays), c_void_p, c_int64, c_int32, c_void_p)),
 }
@@ -168,6 +182,16 @@ class NativeModel:
         values = np.ascontiguousarray(values, np.float32)
         status = self._functions["set_vector"](self._handle, layer, part, values.ctypes.data, values.size)
         _check(status, f"{part.name} of layer {layer}")
+
+    def set_low_rank(self, slot: int, layer: int, part: Part, down: Floats, up: Floats) -> None:
+        """`down` [rank, in], `up` [out, rank], rank a multiple of four. Into a slot that no step uses; any thread."""
+        down, up = np.ascontiguousarray(down, np.float32), np.ascontiguousarray(up, np.float32)
+        arrays = _LowRankArrays(len(down), len(up), down.shape[1], down.ctypes.data, up.ctypes.data)
+        _check(self._functions["set_low_rank"](self._handle, slot, layer, part, arrays), f"adapter's {part.name}")
+
+    def clear_adapter(self, slot: int) -> None:
+        """Between steps."""
+        _check(self._functions["clear_adapter"](self._handle, slot), "clearing an adapter")
 
     def step(self, arrays: StepArrays) -> None:
         """One step; see kernels/abi.h."""

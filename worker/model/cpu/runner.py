@@ -10,8 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from worker.model.cpu.adapters import install_adapter
 from worker.model.cpu.assembly import BLOCK_SIZE
 from worker.model.cpu.library import NativeModel, StepArrays
+from worker.model.families.model_config import ModelConfig
+from worker.model.lora.low_rank import LowRankAdapter
 from worker.model.runner import StepBatch
 from worker.model.sampling.rows import IntArray, StepTokens
 from worker.model.sampling.sampler import choose
@@ -22,11 +25,12 @@ FloatArray = npt.NDArray[np.float32]
 class CpuRunner:
     """See `Runner`. Belongs to one thread; its own threads are the model's."""
 
-    def __init__(self, model: NativeModel, *, num_blocks: int, vocab_size: int) -> None:
+    def __init__(self, model: NativeModel, config: ModelConfig, *, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = BLOCK_SIZE
         self._model = model
-        self._logits: FloatArray = np.empty((0, vocab_size), np.float32)
+        self._config = config
+        self._logits: FloatArray = np.empty((0, config.vocab_size), np.float32)
 
     def execute(self, batch: StepBatch) -> StepTokens:
         if not len(batch.token_ids):
@@ -51,6 +55,13 @@ class CpuRunner:
         self._run(batch, batch.query_start[1:] - 1, np.arange(num_seqs))
         return torch.from_numpy(self._logits[:num_seqs].copy())
 
+    def install(self, slot: int, adapter: LowRankAdapter) -> None:
+        """See `AdapterRunner`."""
+        install_adapter(self._model, slot, adapter, self._config)
+
+    def remove(self, slot: int) -> None:
+        self._model.clear_adapter(slot)
+
     def close(self) -> None:
         self._model.close()
 
@@ -74,7 +85,9 @@ class CpuRunner:
             )
         ]
         num_seqs, max_blocks = batch.block_tables.shape
-        pointers = [array.ctypes.data for array in (*inputs, best, self._logits)]
+        pointers: list[int | None] = [array.ctypes.data for array in (*inputs, best, self._logits)]
+        adapters = None if batch.adapters is None else np.ascontiguousarray(batch.adapters, np.int64)
+        pointers.append(None if adapters is None else adapters.ctypes.data)
         self._model.step(
             StepArrays(len(batch.token_ids), num_seqs, max_blocks, len(rows), self._logits.shape[1], *pointers)
         )

@@ -76,9 +76,9 @@ class DecodeGraphs:
             self._replays[size] = self._recorder.record(run_of_size(size))
 
     def size_for(self, batch: StepBatch) -> int | None:
-        """None: not a step of one token a sequence, or of too many."""
+        """None: not a step of one token a sequence, or of too many, or one with adapters, which no graph has."""
         num_seqs = len(batch.seq_lens)
-        if len(batch.token_ids) != num_seqs:
+        if len(batch.token_ids) != num_seqs or batch.adapters is not None:
             return None
         return next((size for size in self.sizes if size >= num_seqs), None)
 

@@ -21,6 +21,8 @@ from worker.model.cuda.choosing import PendingTokens
 from worker.model.cuda.graphs import DecodeGraphs, padded, padding_only
 from worker.model.cuda.inputs import StepInputs
 from worker.model.decoder import Attention, DecoderModel, Plan
+from worker.model.lora.low_rank import LowRankAdapter
+from worker.model.lora.torch_rows import TorchAdapter, adapted_rows
 from worker.model.runner import StepBatch
 from worker.model.sampling.rows import IntArray, StepTokens
 from worker.model.sampling.transfer import place
@@ -45,6 +47,7 @@ class CudaRunner(Generic[Plan]):
         self._attention = attention
         self._inputs = inputs
         self._graphs = graphs
+        self._adapters: dict[int, TorchAdapter] = {}
         if graphs is not None:
             shape = (graphs.sizes[-1], model.config.hidden_size)
             self._graph_output = torch.zeros(shape, dtype=model.dtype, device=model.device)
@@ -74,6 +77,17 @@ class CudaRunner(Generic[Plan]):
         with _current(self._model.device):
             return self._logits(self._hidden(batch), batch.query_start[1:] - 1)
 
+    @torch.inference_mode()
+    def install(self, slot: int, adapter: LowRankAdapter) -> None:
+        """See `AdapterRunner`."""
+        with _current(self._model.device):
+            self._adapters[slot] = self._model.adapter(adapter)
+            if self._model.device.type == "cuda":
+                torch.cuda.synchronize()  # the steps' stream may be another one
+
+    def remove(self, slot: int) -> None:
+        del self._adapters[slot]
+
     def close(self) -> None:
         """The pool, graphs and weights go with the runner."""
 
@@ -82,7 +96,8 @@ class CudaRunner(Generic[Plan]):
         size = None if self._graphs is None else self._graphs.size_for(batch)
         if self._graphs is None or size is None:
             token_ids, positions, plan = self._stage(batch, argmaxes)
-            return self._model.forward(token_ids, positions, self._attention, plan)
+            adapted = adapted_rows(batch, self._adapters, self._model.device)
+            return self._model.forward(token_ids, positions, self._attention, plan, adapted)
         self._stage(padded(batch, size), argmaxes)
         self._graphs.replay(size)
         return self._graph_output[:size]

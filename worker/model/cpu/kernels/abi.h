@@ -8,7 +8,7 @@
 
 #define HEADRACE_API extern "C" __attribute__((visibility("default")))
 
-constexpr int32_t kAbiVersion = 2;
+constexpr int32_t kAbiVersion = 3;
 
 enum Status : int32_t { kOk = 0, kBadArgument = 1, kOutOfMemory = 2, kIncomplete = 3 };
 
@@ -46,11 +46,19 @@ struct WeightArrays {
   const uint16_t* minimums;
 };
 
+// A low-rank addition to the product of kQuery .. kDown: adapters.h.
+struct LowRankArrays {
+  int32_t rank;           // a multiple of four
+  int32_t rows, columns;  // of the weight it is added to
+  const float* down;      // [rank, columns]
+  const float* up;        // [rows, rank]
+};
+
 constexpr int64_t kNotFinite = -1;  // NOT_FINITE of worker/engine/request.py
 
 // One step: worker/model/runner.py draws it. `output_rows`, rising, are those that go through the head. Output i's
 // largest logit gives best_ids[i], or kNotFinite if one of its logits is not finite; if logits_rows[i] is not -1, its logits
-// go to that row of `logits` as well.
+// go to that row of `logits` as well. `adapters`: each sequence's slot, -1 for none; null when none has any.
 struct StepArrays {
   int64_t num_rows, num_seqs, max_blocks, num_outputs, logits_stride;
   const int64_t *token_ids, *positions, *slots;            // [num_rows]
@@ -58,6 +66,7 @@ struct StepArrays {
   const int64_t *output_rows, *logits_rows;                // [num_outputs]
   int64_t* best_ids;                                       // [num_outputs]
   float* logits;                                           // [.., logits_stride], stride at least vocab
+  const int64_t* adapters;                                 // [num_seqs]
 };
 
 HEADRACE_API int32_t headrace_abi_version();
@@ -70,6 +79,11 @@ HEADRACE_API void headrace_destroy(void* model);
 // Copies, packed for the instruction set. `values` of a vector: see model.h for lengths.
 HEADRACE_API int32_t headrace_set_weights(void* model, int32_t layer, int32_t part, const WeightArrays* weights);
 HEADRACE_API int32_t headrace_set_vector(void* model, int32_t layer, int32_t part, const float* values, int64_t size);
+
+// Copies into a slot that no step uses, beside steps that run; and empties one between steps.
+HEADRACE_API int32_t headrace_set_low_rank(void* model, int32_t slot, int32_t layer, int32_t part,
+                                           const LowRankArrays* arrays);
+HEADRACE_API int32_t headrace_clear_adapter(void* model, int32_t slot);
 
 // Runs one step. kIncomplete while a part is missing. One call at a time.
 HEADRACE_API int32_t headrace_step(void* model, const StepArrays* step);

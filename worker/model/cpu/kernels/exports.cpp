@@ -40,6 +40,14 @@ int32_t headrace_set_vector(void* model, int32_t layer, int32_t part, const floa
   return guarded([&] { return static_cast<Forward*>(model)->model().set_vector(layer, part, values, size); });
 }
 
+int32_t headrace_set_low_rank(void* model, int32_t slot, int32_t layer, int32_t part, const LowRankArrays* arrays) {
+  return guarded([&] { return static_cast<Forward*>(model)->adapted().set(slot, layer, part, *arrays); });
+}
+
+int32_t headrace_clear_adapter(void* model, int32_t slot) {
+  return guarded([&] { return static_cast<Forward*>(model)->adapted().clear(slot); });
+}
+
 int32_t headrace_step(void* model, const StepArrays* step) {
   return guarded([&] { return static_cast<Forward*>(model)->step(*step); });
 }

@@ -27,7 +27,7 @@ struct ProductUnit {
 }  // namespace
 
 Forward::Forward(const ModelSizes& sizes)
-    : model_(sizes), team_(sizes.num_threads), attention_(model_, sizes.num_threads), best_(sizes.num_threads) {}
+    : model_(sizes), team_(sizes.num_threads), attention_(model_, sizes.num_threads), adapted_(model_), best_(sizes.num_threads) {}
 
 Status Forward::step(const StepArrays& step) {
   if (!model_.is_complete()) return kIncomplete;
@@ -57,7 +57,7 @@ bool Forward::is_sound(const StepArrays& s) const {
         return is_below(s.output_rows[i], s.num_rows) && (i == 0 || s.output_rows[i - 1] < s.output_rows[i]);
       }))
     return false;
-  return all(s.num_seqs, [&](int64_t seq) {
+  return adapted_.is_sound(s) && all(s.num_seqs, [&](int64_t seq) {
     const int64_t rows = s.query_start[seq + 1] - s.query_start[seq];
     const int64_t num_blocks = (s.seq_lens[seq] + kBlockTokens - 1) / kBlockTokens;
     return rows > 0 && rows <= s.seq_lens[seq] && num_blocks <= s.max_blocks && all(num_blocks, [&](int64_t i) {
@@ -75,6 +75,7 @@ void Forward::prepare(const StepArrays& step) {
   shape(outputs_, step.num_outputs, step.output_rows);
   for_head_.shape(outputs_.count, model_.sizes.hidden, model_.sizes.terms.head);
   attention_.plan(step);
+  adapted_.prepare(step);
   for (std::vector<Best>& best : best_) best.assign(outputs_.count, {-std::numeric_limits<float>::infinity(), 0});
 }
 
@@ -135,6 +136,7 @@ void Forward::run(int phase, uint32_t begin, uint32_t end, int thread) {
     } else if (phase < end_of_layers) {
       run_layer((phase - 1) / kPerLayer, static_cast<LayerPhase>((phase - 1) % kPerLayer), unit, thread);
     } else if (phase == end_of_layers) {
+      add_adapted_down(model_.sizes.layers - 1, outputs_.number(unit));
       normalize(outputs_, unit, model_.final_norm, for_head_);
     } else {
       score(unit, thread);
@@ -146,14 +148,14 @@ void Forward::run_layer(int index, LayerPhase phase, uint32_t unit, int thread) 
   const Layer& layer = model_.layers[index];
   Rows& rows = is_for_outputs(index, phase) ? outputs_ : all_;
   switch (phase) {
-    case kNorm: return normalize(rows, unit, layer.attention_norm, rows.for_qkv);
+    case kNorm: return normalize_first(index, rows, unit);
     case kProject: return project(layer, unit);
     case kRotate: return rotate_and_store(index, unit);
     case kAttend: return attention_.run(index, unit, thread, qkv(0), mixed(0));
-    case kGather: return gather(rows, unit);
+    case kGather: return gather(index, rows, unit);
     case kProjectOut: return add_product(layer.output, rows, rows.attended, unit);
-    case kNormAgain: return normalize(rows, unit, layer.mlp_norm, rows.for_mlp);
-    case kGateUp: return gate_and_up(layer, rows, unit);
+    case kNormAgain: return normalize_again(index, rows, unit);
+    case kGateUp: return gate_and_up(index, rows, unit);
     case kDownAgain: return add_product(layer.down, rows, rows.gated, unit);
     case kPerLayer: return;
   }
@@ -166,9 +168,33 @@ void Forward::normalize(const Rows& rows, int i, const Memory& weight, Activatio
   const float* by = weight.as<float>();
   const ModelSizes& sizes = model_.sizes;
   const Floats factor = Floats::splat(inverse_rms(x, sizes.hidden, sizes.unpadded_hidden, sizes.norm_epsilon));
-  for (int block = 0; block < to.num_blocks(); ++block, x += kBlock, by += kBlock)
-    to.put(i, block, Floats::load(x) * factor * Floats::load(by),
-           Floats::load(x + kLanes) * factor * Floats::load(by + kLanes));
+  float* kept = adapted_.has(rows.number(i)) ? adapted_.inputs(rows.number(i)) : nullptr;
+  for (int block = 0; block < to.num_blocks(); ++block, x += kBlock, by += kBlock) {
+    const Floats low = Floats::load(x) * factor * Floats::load(by);
+    const Floats high = Floats::load(x + kLanes) * factor * Floats::load(by + kLanes);
+    to.put(i, block, low, high);
+    if (kept) low.store(kept), high.store(kept + kLanes), kept += kBlock;
+  }
+}
+
+void Forward::normalize_first(int layer, Rows& rows, int i) {
+  const int row = rows.number(i);
+  if (layer) add_adapted_down(layer - 1, row);
+  normalize(rows, i, model_.layers[layer].attention_norm, rows.for_qkv);
+  if (adapted_.has(row)) adapted_.shrink(row, layer, {kQuery, kKey, kValue}, adapted_.inputs(row));
+}
+
+void Forward::normalize_again(int layer, Rows& rows, int i) {
+  const int row = rows.number(i);
+  if (adapted_.has(row)) adapted_.add(row, layer, kOutput, 0, stream(row));
+  normalize(rows, i, model_.layers[layer].mlp_norm, rows.for_mlp);
+  if (adapted_.has(row)) adapted_.shrink(row, layer, {kGate, kUp}, adapted_.inputs(row));
+}
+
+void Forward::add_adapted_down(int layer, int row) {
+  if (!adapted_.has(row)) return;
+  adapted_.shrink(row, layer, {kDown}, adapted_.inputs(row));
+  adapted_.add(row, layer, kDown, 0, stream(row));
 }
 
 // Panels of the queries, then of the keys, then of the values.
@@ -199,7 +225,12 @@ void Forward::rotate_and_store(int index, int row) {
   const float* turns = model_.rotation.as<float>() + step_.positions[row] * sizes.head_dim;
   float* const queries = qkv(row);
   float* const keys = queries + model_.mixed_width();
-  const float* const values = keys + static_cast<size_t>(sizes.kv_heads) * sizes.head_dim;
+  float* const values = keys + static_cast<size_t>(sizes.kv_heads) * sizes.head_dim;
+  if (adapted_.has(row)) {
+    adapted_.add(row, index, kQuery, 0, queries);
+    adapted_.add(row, index, kKey, 1, keys);
+    adapted_.add(row, index, kValue, 2, values);
+  }
   for (int head = 0; head < sizes.heads; ++head) rotate(queries + head * sizes.head_dim, turns, layer.query_norm);
   for (int head = 0; head < sizes.kv_heads; ++head) {
     float* const key = keys + head * sizes.head_dim;
@@ -223,9 +254,11 @@ void Forward::rotate(float* head, const float* turns, const Memory& norm) const 
   }
 }
 
-void Forward::gather(Rows& rows, int i) {
-  attention_.gather(rows.number(i), mixed(0));
-  const float* x = mixed(rows.number(i));
+void Forward::gather(int layer, Rows& rows, int i) {
+  const int row = rows.number(i);
+  attention_.gather(row, mixed(0));
+  const float* x = mixed(row);
+  if (adapted_.has(row)) adapted_.shrink(row, layer, {kOutput}, x);
   for (int block = 0; block < rows.attended.num_blocks(); ++block, x += kBlock)
     rows.attended.put(i, block, Floats::load(x), Floats::load(x + kLanes));
 }
@@ -244,7 +277,8 @@ void Forward::add_product(const Weights& weights, const Rows& rows, const Activa
 }
 
 // A unit is two panels of each matrix: just one block of the MLP's activations.
-void Forward::gate_and_up(const Layer& layer, Rows& rows, uint32_t unit) {
+void Forward::gate_and_up(int index, Rows& rows, uint32_t unit) {
+  const Layer& layer = model_.layers[index];
   const ProductUnit place(unit, rows.for_mlp);
   float gates[2][kTileFloats], ups[2][kTileFloats];
   for (int i = place.first_tile; i < place.end_tile; ++i) {
@@ -254,8 +288,16 @@ void Forward::gate_and_up(const Layer& layer, Rows& rows, uint32_t unit) {
       multiply_tile(layer.up, 2 * place.panel + half, tile, ups[half]);
     }
     for (int r = 0; r < tile.num_rows; ++r) {
+      const int row = rows.number(tile.first_row + r);
+      const bool is_adapted = adapted_.has(row);
       const auto gated = [&](int half) {
-        return silu(Floats::load(gates[half] + r * kLanes)) * Floats::load(ups[half] + r * kLanes);
+        Floats gate = Floats::load(gates[half] + r * kLanes), up = Floats::load(ups[half] + r * kLanes);
+        if (!is_adapted) return silu(gate) * up;
+        gate = gate + adapted_.expand(row, index, kGate, 0, 2 * place.panel + half);
+        up = up + adapted_.expand(row, index, kUp, 1, 2 * place.panel + half);
+        const Floats product = silu(gate) * up;
+        product.store(adapted_.inputs(row) + (2 * place.panel + half) * kLanes);
+        return product;
       };
       rows.gated.put(tile.first_row + r, place.panel, gated(0), gated(1));
     }

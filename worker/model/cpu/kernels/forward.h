@@ -7,11 +7,15 @@
 // Work is cut by rows, by panels of sixteen outputs, or by attention items; who does what changes no bit of a result.
 // Nobody reads what the last layer makes of a row that is no output, but for its keys and values: from its attention
 // on only outputs go through it.
+//
+// What an adapter adds to a product is prepared and added where rows go one by one, around the product; but for gate
+// and up, whose sums nobody keeps, and the MLP's last, which is added when the row is normalized next.
 #pragma once
 
 #include <vector>
 
 #include "activations.h"
+#include "adapters.h"
 #include "model.h"
 #include "multiply.h"
 #include "paged_attention.h"
@@ -24,6 +28,7 @@ class Forward : public Program {
   explicit Forward(const ModelSizes& sizes);
 
   Model& model() { return model_; }
+  AdaptedRows& adapted() { return adapted_; }
   Status step(const StepArrays& step);
 
   int num_phases() const override;
@@ -54,12 +59,15 @@ class Forward : public Program {
 
   void embed(int row);
   void normalize(const Rows& rows, int i, const Memory& weight, Activations& to);
+  void normalize_first(int layer, Rows& rows, int i);
+  void normalize_again(int layer, Rows& rows, int i);
+  void add_adapted_down(int layer, int row);
   void project(const Layer& layer, uint32_t unit);
   void rotate_and_store(int layer, int row);
   void rotate(float* head, const float* turns, const Memory& norm) const;
-  void gather(Rows& rows, int i);
+  void gather(int layer, Rows& rows, int i);
   void add_product(const Weights& weights, const Rows& rows, const Activations& inputs, uint32_t unit);
-  void gate_and_up(const Layer& layer, Rows& rows, uint32_t unit);
+  void gate_and_up(int layer, Rows& rows, uint32_t unit);
   void score(uint32_t panel, int thread);
   void score_output(uint32_t panel, int output, const float* logits, int thread);
 
@@ -70,6 +78,7 @@ class Forward : public Program {
   Model model_;
   Team team_;
   PagedAttention attention_;
+  AdaptedRows adapted_;
   StepArrays step_{};
   Memory stream_, qkv_, mixed_;          // floats: [rows, hidden], [rows, qkv_width], [rows, mixed_width]
   Rows all_, outputs_;

@@ -16,23 +16,38 @@ bool Model::fit_together(const ModelSizes& s) {
          s.heads % s.kv_heads == 0;
 }
 
-Weights* Model::find_weights(int layer, int part, Shape* shape) {
+Model::Shape Model::shape_of(int layer, int part) const {
   const int64_t hidden = sizes.hidden, intermediate = sizes.intermediate;
   const int64_t query = mixed_width(), key = static_cast<int64_t>(sizes.kv_heads) * sizes.head_dim;
-  if (layer == -1) {
-    *shape = {sizes.vocab, hidden};
-    return part == kEmbedding ? &embedding : part == kHead ? &own_head : nullptr;
+  if (layer == -1) return {sizes.vocab, hidden};
+  switch (part) {
+    case kQuery: return {query, hidden};
+    case kKey:
+    case kValue: return {key, hidden};
+    case kOutput: return {hidden, query};
+    case kGate:
+    case kUp: return {intermediate, hidden};
+    default: return {hidden, intermediate};
   }
+}
+
+bool Model::has_shape(int layer, int part, int64_t rows, int64_t columns) const {
+  const Shape shape = shape_of(layer, part);
+  return rows == shape.rows && columns == shape.columns;
+}
+
+Weights* Model::find_weights(int layer, int part) {
+  if (layer == -1) return part == kEmbedding ? &embedding : part == kHead ? &own_head : nullptr;
   if (layer < 0 || layer >= sizes.layers) return nullptr;
   Layer& found = layers[layer];
   switch (part) {
-    case kQuery: return *shape = {query, hidden}, &found.query;
-    case kKey: return *shape = {key, hidden}, &found.key;
-    case kValue: return *shape = {key, hidden}, &found.value;
-    case kOutput: return *shape = {hidden, query}, &found.output;
-    case kGate: return *shape = {intermediate, hidden}, &found.gate;
-    case kUp: return *shape = {intermediate, hidden}, &found.up;
-    case kDown: return *shape = {hidden, intermediate}, &found.down;
+    case kQuery: return &found.query;
+    case kKey: return &found.key;
+    case kValue: return &found.value;
+    case kOutput: return &found.output;
+    case kGate: return &found.gate;
+    case kUp: return &found.up;
+    case kDown: return &found.down;
     default: return nullptr;
   }
 }
@@ -56,9 +71,8 @@ Memory* Model::find_vector(int layer, int part, int64_t* size) {
 }
 
 Status Model::set_weights(int layer, int part, const WeightArrays& arrays) {
-  Shape shape{};
-  Weights* const to = find_weights(layer, part, &shape);
-  if (!to || arrays.rows != shape.rows || arrays.columns != shape.columns) return kBadArgument;
+  Weights* const to = find_weights(layer, part);
+  if (!to || !has_shape(layer, part, arrays.rows, arrays.columns)) return kBadArgument;
   const bool has_minimums = arrays.format == kNibblesMin;
   if (arrays.format < 0 || arrays.format >= kNumFormats || has_minimums != (arrays.minimums != nullptr))
     return kBadArgument;

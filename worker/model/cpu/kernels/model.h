@@ -23,6 +23,8 @@ class Model {
   Status set_weights(int layer, int part, const WeightArrays& arrays);
   Status set_vector(int layer, int part, const float* values, int64_t size);
   bool is_complete() const;
+  // Whether that is the shape of the layer's weights.
+  bool has_shape(int layer, int part, int64_t rows, int64_t columns) const;
 
   int qkv_width() const { return (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim; }
   int mixed_width() const { return sizes.heads * sizes.head_dim; }
@@ -38,7 +40,8 @@ class Model {
   struct Shape {
     int64_t rows, columns;
   };
-  Weights* find_weights(int layer, int part, Shape* shape);
+  Shape shape_of(int layer, int part) const;
+  Weights* find_weights(int layer, int part);
   Memory* find_vector(int layer, int part, int64_t* size);
 };
 
