@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from shared.errors import DeadlineUnreachable, HeadraceError, IdempotencyConflict, Overloaded, Unavailable
+from shared.errors import DeadlineUnreachable, HeadraceError, IdempotencyConflict, Overloaded, QueueFull, Unavailable
 from shared.request_queue import Admitted, Bounds
 from shared.schemas import Request
 
@@ -25,6 +25,8 @@ _WORDS = {
     "tenant_full": ("requests", "your share of the queue"),
     "class_full": ("requests", "the share of the queue that batches have"),
 }
+# What says nothing of who asks: another model may have room.
+_OF_THE_MODEL = ("full", "tokens_full", "bytes_full")
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 30.0
 
 
@@ -112,7 +114,8 @@ def _overloaded(admitted: Admitted, per_s: float) -> Overloaded:
     figure, limit, *promise = admitted.detail
     kept, wait_ms = (int(part) for part in promise) if promise else (0, -1)
     places = f" and {kept} places kept for clients refused before" if kept else ""
-    return Overloaded(
+    kind = QueueFull if admitted.decision in _OF_THE_MODEL else Overloaded
+    return kind(
         f"{whose} is full: {figure} {unit} with this request{places}, the limit is {limit}",
         retry_after_s=retry_after_s(1.0, per_s) if wait_ms < 0 else wait_ms / 1000,
     )

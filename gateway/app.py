@@ -23,7 +23,6 @@ from starlette.types import ASGIApp
 from gateway.auth import Authenticator
 from gateway.batches.means import Around
 from gateway.batches.office import build_office
-from gateway.catalogue import Catalogue
 from gateway.dependencies import Services, TextPool
 from gateway.fanout import Fanout
 from gateway.http.connection import Abortable
@@ -31,6 +30,7 @@ from gateway.http.errors import install_error_handlers
 from gateway.http.middleware import install_middleware
 from gateway.http.server import ReceiveLimits, protocol_within
 from gateway.metering import MeteredDispatcher
+from gateway.models.catalogue import Catalogue
 from gateway.reference.document import install_document
 from gateway.responses.desk import ResponseDesk
 from gateway.responses.finisher import Finisher
@@ -99,7 +99,7 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     rows = ResponseRows(database, settings.store_ttl_s)
     desk = ResponseDesk(rows, dispatcher, settings.orphan_grace_ms)
     finisher = Finisher(rows, desk, dispatcher, settings.orphan_grace_ms)
-    around = Around(app, authenticator.tenant_by_digest, catalogue.find, dispatcher.cancel, dispatcher.cancel_run)
+    around = Around(app, authenticator.tenant_by_digest, catalogue.check, dispatcher.cancel, dispatcher.cancel_run)
     office = build_office(settings, gateway, database, metrics, around)
     app.state.services = Services(
         settings, authenticator, catalogue, dispatcher, upkeep, text_pool, metrics.registry, database, desk,

@@ -23,6 +23,7 @@ from gateway.files.library import Library
 from gateway.http.inside import inside_of
 from gateway.http.options import AdmissionOptions
 from gateway.lookup import Found, Place
+from gateway.models.choice import Candidate
 from gateway.responses.desk import ResponseDesk
 from gateway.store.database import Database
 from shared.access.entries import Tenant
@@ -38,7 +39,27 @@ INLINE_BYTES = 4096
 
 
 class Catalogue(Protocol):
-    """The models of the fleet, read from memory."""
+    """The models of the fleet and the routes to them, read from memory."""
+
+    def names(self) -> list[str]:
+        """What a client may ask: models, and routes that lead to one."""
+        ...
+
+    def check(self, name: str) -> None:
+        """Raises ModelNotFound for a name that cannot be asked, or Unavailable when nothing is known yet."""
+        ...
+
+    def card(self, name: str) -> ModelCard:
+        """What stands for a name where nothing is asked of a model. Raises ModelNotFound, Unavailable."""
+        ...
+
+    def candidates(self, name: str, key: str = "", *, made_before: str = "") -> list[Candidate]:
+        """Who is to be tried for a name, in order. Raises ModelNotFound, Unavailable."""
+        ...
+
+    def card_of(self, candidate: Candidate) -> ModelCard:
+        """Raises Unavailable where the first worker of its model is awaited."""
+        ...
 
     def cards(self) -> list[ModelCard]: ...
 
@@ -51,7 +72,7 @@ class Catalogue(Protocol):
         ...
 
     def find(self, name: str) -> ModelCard:
-        """Raises ModelNotFound, or Unavailable when no model is known at all."""
+        """Of a model or revision, past routes. Raises ModelNotFound, or Unavailable when nothing is known yet."""
         ...
 
     async def tokenizer(self, card: ModelCard) -> Tokenizer: ...

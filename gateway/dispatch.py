@@ -16,10 +16,10 @@ from redis.exceptions import OutOfMemoryError, RedisError
 
 from gateway.admission import mark_of, max_ahead, refusal, within_share
 from gateway.attendance import Attendance
-from gateway.catalogue import Catalogue
 from gateway.fanout import Fanout
 from gateway.http.options import AdmissionOptions
 from gateway.lookup import Found, Lookup, Place
+from gateway.models.catalogue import Catalogue
 from gateway.subscription import Subscription
 from shared import faults
 from shared.config import GatewaySettings
@@ -78,7 +78,7 @@ class Dispatcher:
         """
         ticket = self._ticket(request, options)
         if ticket.idempotency_key:
-            claimed = await self._lookup.claimed(ticket, request.model)
+            claimed = await self._lookup.claimed(ticket, request.model, is_alone=options.has_alternatives)
             if isinstance(claimed, Found):
                 return await self._joined(claimed)
             ticket = claimed
@@ -97,7 +97,11 @@ class Dispatcher:
         error = refusal(admitted, ticket.drain_per_s)
         if error is not None:
             self._fanout.remove(request.request_id)
+            if ticket.idempotency_key and options.has_alternatives:
+                await self._lookup.give_up_claim(ticket, request.model)
             raise error
+        if options.fallback:
+            self._metrics.fallbacks.labels(request.model, options.fallback).inc()
         self._attendance.begin(subscription)
         return await self._placed(subscription, admitted, is_kept_elsewhere=options.is_kept_elsewhere)
 
@@ -188,10 +192,11 @@ class Dispatcher:
             body_digest=options.body_digest,
             tenant_weight=options.tenant.weight,
             view=options.view,
-            class_weight=self._class_weights[request.service_class],
+            class_weight=self._catalogue.routes.class_weight(
+                request.model, request.service_class, self._class_weights[request.service_class]
+            ),
             max_ahead=max_ahead(deadlines, drain_per_s),
-            # The lines of a batch come back all the time: no place is kept for one.
-            mark="" if request.service_class is ServiceClass.BATCH else mark_of(request, options.key_hash),
+            mark=_mark_of(request, options),
             drain_per_s=drain_per_s,
             lane_ms=self._settings.lane_ms,
             prefixes=self._prefixes(request),
@@ -205,7 +210,9 @@ class Dispatcher:
         return prefixes_of(request.prompt_ids, request.tenant if scope == "tenant" else "")
 
     def _bounds_for(self, s: Subscription, options: AdmissionOptions) -> Bounds:
-        bounds = replace(self._bounds, tenant_max_waiting=options.tenant.max_waiting)
+        bounds = replace(
+            self._catalogue.routes.bounds(s.model, self._bounds), tenant_max_waiting=options.tenant.max_waiting
+        )
         if s.ticket.service_class != ServiceClass.BATCH:
             return bounds
         return within_share(bounds, self._settings.batch_queue_share, s.ticket.prompt_tokens, len(s.body))
@@ -253,3 +260,9 @@ class Dispatcher:
 
     def _queue(self, model: str) -> RequestQueue:
         return RequestQueue(self._scripts, model, self._settings.retention_s, self._settings.lease_ms)
+
+
+def _mark_of(request: Request, options: AdmissionOptions) -> str:
+    """No place is kept for a line of a batch, which comes back all the time, nor where another model is asked next."""
+    is_kept = request.service_class is not ServiceClass.BATCH and not options.is_tentative
+    return mark_of(request, options.key_hash) if is_kept else ""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from redis.exceptions import OutOfMemoryError, RedisError
 
 from gateway.admission import eta_ms
-from gateway.catalogue import Catalogue
+from gateway.models.catalogue import Catalogue
 from shared import keys
 from shared.access.claims import claim_key
 from shared.config import GatewaySettings
@@ -63,19 +64,21 @@ class Lookup:
                 return Found(model, record)
         raise RequestNotFound(f"request {request_id} is not known (any more)")
 
-    async def claimed(self, ticket: Ticket, model: str) -> Ticket | Found:
+    async def claimed(self, ticket: Ticket, model: str, *, is_alone: bool = False) -> Ticket | Found:
         """A ticket whose idempotency key is this model's, to be admitted under; or the run the key has elsewhere.
 
+        `is_alone`: the claim is this one request's, not the model's, since another with the key may be led elsewhere.
         Waits, as long as one timeout, for a request with the same body that is on its way into another model's queue.
         Raises IdempotencyConflict, Unavailable.
         """
         about = (ticket.tenant, ticket.idempotency_key, ticket.body_digest)
+        claimant = _claimant(ticket, model) if is_alone else model
         deadline = time.monotonic() + self._settings.redis_timeout_s
         while True:
             claim = await _answered(
-                claim_key(self._scripts, ticket.tenant, ticket.idempotency_key, model, ticket.body_digest)
+                claim_key(self._scripts, ticket.tenant, ticket.idempotency_key, claimant, ticket.body_digest)
             )
-            found = await self.run_elsewhere(*about, model, beside=claim.model)
+            found = await self.run_elsewhere(*about, model, beside=claim.model.partition("\n")[0])
             if found is not None:
                 return found
             if claim.until_ms:
@@ -85,6 +88,12 @@ class Lookup:
             if time.monotonic() > deadline:
                 raise Unavailable("a request with this idempotency key is on its way into another queue")
             await asyncio.sleep(_RETRY_S)
+
+    async def give_up_claim(self, ticket: Ticket, model: str) -> None:
+        """Of a request that was refused: its key may be claimed for another model now. Else the claim runs out."""
+        with suppress(RedisError, OSError):
+            about = (ticket.tenant, ticket.idempotency_key, _claimant(ticket, model), ticket.body_digest)
+            await claim_key(self._scripts, *about, keep_ms=0)
 
     async def run_elsewhere(
         self, tenant: str, key_hash: str, digest: str, model: str, *, beside: str = ""
@@ -139,6 +148,10 @@ class Lookup:
 
     def place_behind(self, model: str, ahead: int) -> Place:
         return Place(ahead + 1, eta_ms(ahead + 1, self._catalogue.drain_per_s(model)))
+
+
+def _claimant(ticket: Ticket, model: str) -> str:
+    return f"{model}\n{ticket.request_id}"
 
 
 def _conflict() -> IdempotencyConflict:

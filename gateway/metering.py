@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
@@ -18,10 +19,10 @@ from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from gateway.catalogue import Catalogue
 from gateway.dispatch import Dispatcher, Placed
 from gateway.fanout import Fanout
 from gateway.http.options import AdmissionOptions
+from gateway.models.catalogue import Catalogue
 from gateway.quota import Payment, payment_of, tokens_of
 from shared.access.entries import Tenant
 from shared.access.limits import LimitStanding, TenantLimits
@@ -43,10 +44,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Reservation:
-    """`has_place`: it was reserved. `idle_since`: since when nobody follows it here (monotonic)."""
+    """`charge_id` names it in the tenant's books: a request that is tried with several models is charged for each anew.
+    `has_place`: it was reserved. `idle_since`: since when nobody follows it here (monotonic)."""
 
     request: Request
     limits: TenantLimits
+    charge_id: str
     num_followers: int = 0
     idle_since: float = field(default_factory=time.monotonic)
     has_place: bool = False
@@ -61,7 +64,8 @@ class MeteredDispatcher(Dispatcher):
         metrics: GatewayMetrics,
     ) -> None:  # fmt: skip
         super().__init__(settings, scripts, gateway, fanout, catalogue, metrics)
-        self._reserved: dict[str, _Reservation] = {}
+        self._reserved: dict[str, _Reservation] = {}  # by charge
+        self._of_request: dict[str, _Reservation] = {}
         self._background: set[asyncio.Task[object]] = set()
 
     def start(self) -> None:
@@ -82,7 +86,9 @@ class MeteredDispatcher(Dispatcher):
         if not tenant.is_limited:
             return None
         limits = TenantLimits(self._scripts, tenant, self._settings.lease_ms)
-        self._reserved[request.request_id] = reservation = _Reservation(request, limits)
+        charge_id = f"{request.request_id}~{secrets.token_hex(3)}"
+        reservation = self._reserved[charge_id] = _Reservation(request, limits, charge_id)
+        self._of_request[request.request_id] = reservation
         task = self._in_background(self._repeat_reserve(reservation))
         try:
             standing = await asyncio.shield(task)
@@ -91,7 +97,7 @@ class MeteredDispatcher(Dispatcher):
             raise
         reservation.has_place = standing.verdict == "reserved"
         if not reservation.has_place:
-            del self._reserved[request.request_id]
+            self._forget(reservation)
         return standing
 
     async def submit(self, request: Request, options: AdmissionOptions) -> Placed:
@@ -123,7 +129,7 @@ class MeteredDispatcher(Dispatcher):
     @asynccontextmanager
     async def follow(self, request_id: str) -> AsyncGenerator[AsyncGenerator[list[Frame]]]:
         """The refund comes before the end, so that a client's next request finds it."""
-        reservation = self._reserved.get(request_id)
+        reservation = self._of_request.get(request_id)
         async with super().follow(request_id) as frames:
             if reservation is None:
                 yield frames
@@ -145,7 +151,7 @@ class MeteredDispatcher(Dispatcher):
         request = reservation.request
         while True:
             try:
-                return await reservation.limits.reserve(request.request_id, tokens_of(request))
+                return await reservation.limits.reserve(reservation.charge_id, tokens_of(request))
             except (*AWAY, TimeoutError) as error:
                 if time.monotonic() > deadline:
                     raise Unavailable(f"the limits of this API key cannot be checked: {error}") from error
@@ -160,7 +166,7 @@ class MeteredDispatcher(Dispatcher):
 
     async def _refuse(self, request_id: str) -> None:
         """All goes back; if that cannot be said now, tending says it again."""
-        reservation = self._reserved.get(request_id)
+        reservation = self._of_request.get(request_id)
         if reservation is not None:
             reservation.has_place, reservation.is_refused = False, True
             await self._within_patience(self._try_settle(reservation))
@@ -183,12 +189,17 @@ class MeteredDispatcher(Dispatcher):
 
     async def _settle(self, reservation: _Reservation) -> None:
         """Pay and refund if the request is over. Raises RedisError."""
-        request = reservation.request
         payment = Payment(0, 0) if reservation.is_refused else await self._payment(reservation)
         if payment is None:
             return
-        await reservation.limits.refund(request.request_id, paid_requests=payment.requests, paid_tokens=payment.tokens)
-        self._reserved.pop(request.request_id, None)
+        charge_id, limits = reservation.charge_id, reservation.limits
+        await limits.refund(charge_id, paid_requests=payment.requests, paid_tokens=payment.tokens)
+        self._forget(reservation)
+
+    def _forget(self, reservation: _Reservation) -> None:
+        self._reserved.pop(reservation.charge_id, None)
+        if self._of_request.get(reservation.request.request_id) is reservation:
+            del self._of_request[reservation.request.request_id]
 
     async def _payment(self, reservation: _Reservation) -> Payment | None:
         """What a request that is over has to pay; None while it goes on."""
@@ -219,7 +230,7 @@ class MeteredDispatcher(Dispatcher):
                 by_tenant.setdefault(reservation.limits.tenant.name, []).append(reservation)
         for held in by_tenant.values():
             for page in (held[start : start + _PAGE] for start in range(0, len(held), _PAGE)):
-                await page[0].limits.hold([reservation.request.request_id for reservation in page])
+                await page[0].limits.hold([reservation.charge_id for reservation in page])
         for reservation in list(self._reserved.values()):
             if reservation.is_refused or (reservation.has_place and reservation.num_followers == 0):
                 await self._settle(reservation)

@@ -11,7 +11,7 @@ import logging
 
 from redis.exceptions import RedisError
 
-from gateway.catalogue import Catalogue
+from gateway.models.catalogue import Catalogue
 from shared.config import GatewaySettings
 from shared.observability import GatewayMetrics
 from shared.operations.scaling.figures import ModelScaling, policy_of

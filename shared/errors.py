@@ -14,12 +14,14 @@
     ├── ModelNotFound           model_not_found
     ├── RequestNotFound         request_not_found
     │   └── ResponseNotFound        response_not_found
+    ├── RouteNotFound           route_not_found
     ├── WorkerNotFound          worker_not_found
     ├── FileNotFound            file_not_found
     ├── BatchNotFound           batch_not_found
     ├── IdempotencyConflict     idempotency_key_reused         the key belongs to a request with another body
     ├── Overloaded              rate_limit_exceeded            a bound of the queue is reached; try again later
     │   ├── RateLimited             rate_limit_exceeded            a limit of the tenant is reached
+    │   ├── QueueFull               rate_limit_exceeded            a bound of the model's queue is reached
     │   └── DeadlineUnreachable     deadline_unreachable           too much waits before it to meet its deadline
     ├── Unavailable             server_is_overloaded           Redis is away, or no model is registered
     ├── RequestFailed           server_error                   accepted, then ended without an answer
@@ -102,6 +104,10 @@ class ResponseNotFound(RequestNotFound):
     code = "response_not_found"
 
 
+class RouteNotFound(HeadraceError):
+    code = "route_not_found"
+
+
 class WorkerNotFound(HeadraceError):
     code = "worker_not_found"
 
@@ -130,6 +136,10 @@ class Overloaded(HeadraceError):
 
 class RateLimited(Overloaded):
     """`retry_after_s` is exact: by then the tenant's bucket has enough, if nobody else takes it."""
+
+
+class QueueFull(Overloaded):
+    """Of this model, whoever asks: another one may have room."""
 
 
 class DeadlineUnreachable(Overloaded):

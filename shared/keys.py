@@ -36,6 +36,8 @@ touch all of it, in one Cluster slot. Ids and tenants are escaped before they be
     hr:gateways                zset    gateways          a gateway leaves when reaped
     hr:out:{m}:<gateway>       channel emit, events
     hr:keys                    hash    operators         kept (API keys: SHA-256 -> entry)
+    hr:routes                  hash    operators         kept (public name -> route)
+    hr:routes:log              stream  operators         capped (who changed which route)
     hr:t:{<t>}:buckets         hash    reserve, refund   when both buckets are full again
     hr:t:{<t>}:held            zset    reserve, hold     with its last lease
     hr:t:{<t>}:charge:<id>     hash    reserve, refund   60 s after its request ended, or nobody held it
@@ -53,6 +55,8 @@ PREFIX = "hr:"
 MODELS = "hr:models"
 GATEWAYS = "hr:gateways"
 API_KEYS = "hr:keys"
+ROUTES = "hr:routes"
+ROUTES_LOG = "hr:routes:log"
 
 
 def escape(part: str) -> str:

@@ -67,6 +67,9 @@ class GatewayMetrics:
         self.admission_decisions = make.counter(
             "admission_decisions_total", "Requests offered to the queue, by decision", "model", "class", "decision"
         )
+        self.fallbacks = make.counter(
+            "fallbacks_total", "Requests that a model got in another's place", "model", "reason"
+        )
         self.requests = make.counter("requests_total", "Requests ended, by outcome", "model", "class", "outcome")
         self.requests_in_flight = make.gauge("requests_in_flight", "Requests this gateway follows", "model")
         self.time_to_first_token = make.histogram(

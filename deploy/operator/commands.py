@@ -1,7 +1,7 @@
 """`headrace queue | scaling | request | workers | drain | pause | resume | cancel | fsck`: an operator at a terminal.
 
 Exit codes: 0 done or shown, 1 not found, refused, Redis away, or (fsck) books that do not balance, 2 a wrong setting
-or line. `headrace dead` is in deploy/operator/dead.py.
+or line. `headrace dead` and `headrace route` are in dead.py and route.py.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from typing import Annotated
 
 import typer
 
-from deploy.operator import dead, tables
+from deploy.operator import dead, route, tables
 from deploy.operator.session import AsJson, By, Redis, Why, answer, ask, who
 from shared.operations import reports
 
 app = typer.Typer(add_completion=False)
 app.add_typer(dead.app, name="dead")
+app.add_typer(route.app, name="route")
 
 SomeModel = Annotated[str, typer.Argument(help="A model name or one of its revisions; none: all.")]
 Model = Annotated[str, typer.Argument(help="A model name (all its revisions) or one revision.")]

@@ -13,14 +13,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ANY = "*"
-METHODS = "GET, POST, DELETE, OPTIONS"
+METHODS = "GET, POST, PUT, DELETE, OPTIONS"
 PREFLIGHT_VALID_S = 600
 EXPOSED = (
     "x-request-id", "x-client-request-id", "retry-after", "retry-after-ms", "x-should-retry",
     "x-ratelimit-limit-requests", "x-ratelimit-limit-tokens", "x-ratelimit-remaining-requests",
     "x-ratelimit-remaining-tokens", "x-ratelimit-reset-requests", "x-ratelimit-reset-tokens",
     "x-headrace-queue-position", "x-headrace-queue-eta-ms", "x-headrace-worker", "x-headrace-timings",
-    "x-headrace-durability",
+    "x-headrace-durability", "x-headrace-model", "x-headrace-fallback",
 )  # fmt: skip
 
 

@@ -31,7 +31,9 @@ class AdmissionOptions:
     """Relative to now: `start_deadline_ms` is for the first token, `deadline_ms` for the end, 0 meaning none.
 
     `key_hash` and `body_digest` name an idempotent request, `view` how its client sees it (gateway/openai/view.py).
-    `is_kept_elsewhere`: who asks keeps the request durably, and asks again if it is lost.
+    `is_kept_elsewhere`: who asks keeps the request durably, and asks again if it is lost. `has_alternatives`: other
+    models may be asked for it too; `is_tentative`: one is, if this one refuses; `fallback`: why this one is asked in
+    another's place, '' where it is not.
     """
 
     start_deadline_ms: int
@@ -43,6 +45,9 @@ class AdmissionOptions:
     body_digest: str = ""
     view: str = ""
     tenant: Tenant = ANONYMOUS
+    has_alternatives: bool = False
+    is_tentative: bool = False
+    fallback: str = ""
 
 
 def admission_options(headers: Mapping[str, str], start_deadline_s: float) -> AdmissionOptions:

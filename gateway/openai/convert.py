@@ -35,13 +35,21 @@ SEED_MASK = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """For whom a request is converted: the model, its tokenizer, what this gateway and the tenant's key allow."""
+    """For whom a request is converted: the model, its tokenizer, what this gateway and the tenant's key allow.
+
+    `asked` is what the client calls the model; '' for its own name."""
 
     request_id: str
     card: ModelCard
     tokenizer: Tokenizer
     max_choices: int
     tenant: Tenant = ANONYMOUS
+    asked: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the client is told the model is: what it asked for."""
+        return self.asked or self.card.name
 
     @property
     def max_total_tokens(self) -> int:
@@ -108,7 +116,7 @@ def _view(body: GenerationRequest, target: Target, prompt_ids: Sequence[int], en
     needs_ids = body.return_token_ids or body.continuous_usage
     return View(
         endpoint=endpoint,
-        model=target.card.name,
+        model=target.name,
         n=body.n,
         include_usage=body.include_usage,
         service_tier=body.service_class.value,

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from gateway.dispatch import Placed
 from gateway.openai.responses.events import ResponseEvents
-from gateway.responses.reading import Item, conversation_of, read
+from gateway.responses.reading import read
 from gateway.store.responses import ResponseRows, Status, StoredResponse
 from shared.errors import HeadraceError, InvalidRequest, RequestNotFound, ResponseNotFound, Unavailable
 from shared.registry import RequestRecord
@@ -72,8 +72,8 @@ class ResponseDesk:
             raise ResponseNotFound(f"Response with id '{response_id[:80]}' not found.")
         return await self.brought_up_to_date(stored)
 
-    async def conversation(self, previous_id: str, tenant: str) -> list[Item]:
-        """Input and output of an earlier response. Raises InvalidRequest when there is none, or it is not finished."""
+    async def previous(self, previous_id: str, tenant: str) -> StoredResponse:
+        """What a new response goes on from. Raises InvalidRequest when there is none, or it is not finished."""
         try:
             stored = await self.find(previous_id, tenant)
         except ResponseNotFound:
@@ -82,7 +82,7 @@ class ResponseDesk:
         if not stored.is_finished:
             words = f"previous_response_id: '{stored.id}' is not finished yet"
             raise InvalidRequest(words, param="previous_response_id", code="previous_response_not_finished")
-        return conversation_of(stored)
+        return stored
 
     async def cancel(self, stored: StoredResponse) -> StoredResponse:
         """Ended when this returns; what had ended before stays as it was."""

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.batches.protocol import BatchRequest, batch_object, list_object, parse_batch
 from gateway.dependencies import ServicesDep, TenantDep
-from gateway.routes.arrival import json_bytes
+from gateway.routes.admitting.arrival import json_bytes
 from gateway.routes.documentation import body_schema
 from gateway.store.paging import Page
 

@@ -1,4 +1,7 @@
-"""Into the queue within a tenant's limits: what its key may ask for, its rate limits, and their headers."""
+"""Into the queue within a tenant's limits: what its key may ask for, its rate limits, and their headers.
+
+A model that a key may not use does not exist for it: the same 404, and no list that names it.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,27 @@ from gateway.dependencies import Services
 from gateway.dispatch import Placed
 from gateway.http.inside import Inside, inside_of
 from gateway.http.options import AdmissionOptions, part_key
+from gateway.models.fleet import model_not_found
 from gateway.quota import ratelimit_headers, refusal_of, tokens_of
 from shared.access.entries import Tenant
-from shared.errors import HeadraceError, PermissionDenied
+from shared.errors import HeadraceError, ModelNotFound, PermissionDenied
 from shared.schemas import Request, ServiceClass
 
 
-def require_model(tenant: Tenant, model: str) -> None:
-    """Asked before the model is looked up, so that a refusal does not tell whether it exists."""
-    if not tenant.may_use(model):
-        allowed = ", ".join(tenant.models)
-        raise PermissionDenied(f"this API key may not use the model '{model[:200]}'; allowed: {allowed}", param="model")
+def require_model(services: Services, tenant: Tenant, name: str) -> None:
+    """Raises ModelNotFound, also where the key may not use it, and Unavailable while that is not known."""
+    try:
+        services.catalogue.check(name)
+        is_allowed = tenant.may_use(name)
+    except ModelNotFound:
+        is_allowed = False
+    if not is_allowed:
+        raise model_not_found(name, names_for(services, tenant))
+
+
+def names_for(services: Services, tenant: Tenant) -> list[str]:
+    """Models and routes that a key may use."""
+    return [name for name in services.catalogue.names() if tenant.may_use(name)]
 
 
 def require_class(tenant: Tenant, service_class: ServiceClass) -> None:

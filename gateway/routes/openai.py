@@ -7,7 +7,7 @@ begun, so a refusal always has its status.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from gateway.dependencies import Services, ServicesDep, TenantDep
 from gateway.dispatch import Placed
 from gateway.http.connection import while_connected
-from gateway.http.options import digest_of, is_strict
+from gateway.http.options import AdmissionOptions, digest_of, is_strict
 from gateway.http.sse import EventStream
 from gateway.openai.chunks import ChunkStream, MergedChunks
 from gateway.openai.convert import Converted, Target, chat_request, completion_requests
@@ -33,11 +33,12 @@ from gateway.openai.protocol import (
     parse_embedding,
 )
 from gateway.openai.replies import MergedReply, Reply
-from gateway.openai.view import Endpoint, encode_view
-from gateway.routes.arrival import json_bytes, options_of
+from gateway.openai.view import Endpoint, View, decode_view, encode_view
+from gateway.routes.admitting.arrival import json_bytes, options_of
+from gateway.routes.admitting.limits import names_for, require_class, require_model, submit_all
+from gateway.routes.admitting.serving import first_with_room, token_bytes_of, view_joined
 from gateway.routes.delivery import QueuePosition, opened_events, plain_body, work_facts
 from gateway.routes.documentation import body_schema
-from gateway.routes.limits import require_class, require_model, submit_all
 from gateway.routes.standing import DURABILITY_HEADER, place_headers
 from gateway.routes.together import followed_together
 from shared.access.entries import Tenant
@@ -45,6 +46,20 @@ from shared.errors import UnsupportedParameter
 from shared.schemas import ModelCard
 
 router = APIRouter(tags=["openai"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Requests in a queue, one a prompt, as their client sees them, and for whom they were converted."""
+
+    all_placed: Sequence[Placed]
+    views: Sequence[View]
+    target: Target
+
+    @property
+    def placed(self) -> Placed:
+        """The first, whose name all have."""
+        return self.all_placed[0]
 
 
 @router.post(
@@ -73,8 +88,8 @@ async def completions(http: HttpRequest, services: ServicesDep, tenant: TenantDe
 async def embeddings(http: HttpRequest, services: ServicesDep, tenant: TenantDep) -> Response:
     """Always refused: each served model writes text, and none pools what it read into a vector."""
     body = parse_embedding(await json_bytes(http))
-    require_model(tenant, body.model)
-    name = services.catalogue.find(body.model).name
+    require_model(services, tenant, body.model)
+    name = services.catalogue.card(body.model).name
     raise UnsupportedParameter(
         f"model: '{name}' writes text and makes no embedding; ask a model that does", param="model"
     )
@@ -82,15 +97,15 @@ async def embeddings(http: HttpRequest, services: ServicesDep, tenant: TenantDep
 
 @router.get("/v1/models")
 async def list_models(services: ServicesDep, tenant: TenantDep) -> Response:
-    """Those its key may use."""
-    cards = [card for card in services.catalogue.cards() if tenant.may_use(card.name)]
-    return JSONResponse({"object": "list", "data": [_model(card) for card in cards]})
+    """Those its key may use, and the routes that lead to models."""
+    names = names_for(services, tenant)
+    return JSONResponse({"object": "list", "data": [_model(name, services.catalogue.card(name)) for name in names]})
 
 
 @router.get("/v1/models/{name:path}")
 async def get_model(name: str, services: ServicesDep, tenant: TenantDep) -> Response:
-    require_model(tenant, name)
-    return JSONResponse(_model(services.catalogue.find(name)))
+    require_model(services, tenant, name)
+    return JSONResponse(_model(name, services.catalogue.card(name)))
 
 
 async def _generate(
@@ -102,24 +117,32 @@ async def _generate(
     endpoint: Endpoint,
 ) -> Response:
     options = options_of(http, services, tenant, body.deadline_ms)
-    require_model(tenant, body.model)
     require_class(tenant, body.service_class)
-    card = services.catalogue.find(body.model)
-    tokenizer = await services.catalogue.tokenizer(card)
-    target = Target(http.state.request_id, card, tokenizer, services.settings.max_choices, tenant)
-    size_bytes = len(await http.body())
-    converted = await services.text_pool.run(size_bytes, partial(to_requests, target), is_heavy=body.is_heavy)
-    digest = digest_of(endpoint, await http.body()) if options.key_hash else ""
-    options = replace(options, body_digest=digest)
-    parts = [(one.request, replace(options, view=encode_view(one.view))) for one in converted]
-    placed = await submit_all(http, services, parts)
-    identity = (placed[0].request_id, placed[0].model, tokenizer.token_bytes)
-    http.state.reply_headers["x-request-id"] = placed[0].request_id
+    raw = await http.body()
+    options = replace(options, body_digest=digest_of(endpoint, raw) if options.key_hash else "")
+
+    async def attempt(target: Target, trial: AdmissionOptions) -> _Taken:
+        converted = await services.text_pool.run(len(raw), partial(to_requests, target), is_heavy=body.is_heavy)
+        parts = [(one.request, replace(trial, view=encode_view(one.view))) for one in converted]
+        return _Taken(await submit_all(http, services, parts), [one.view for one in converted], target)
+
+    taken = await first_with_room(http, services, body.model, options, attempt)
+    views, placed = await _views_of(services, taken), taken.all_placed
+    identity = (taken.placed.request_id, taken.placed.model, await token_bytes_of(services, taken.target, taken.placed))
+    http.state.reply_headers["x-request-id"] = taken.placed.request_id
     if placed[-1].durability is not None:
         http.state.reply_headers[DURABILITY_HEADER] = placed[-1].durability
     if body.stream:
-        return await _stream(services, [one.view.chunks(*identity) for one in converted], placed, tenant)
-    return await _plain(http, services, [one.view.reply(*identity) for one in converted], placed, tenant)
+        return await _stream(services, [view.chunks(*identity) for view in views], placed, tenant)
+    return await _plain(http, services, [view.reply(*identity) for view in views], placed, tenant)
+
+
+async def _views_of(services: Services, taken: _Taken) -> list[View]:
+    """Where a run of another model was joined, as that is seen."""
+    if taken.placed.model == taken.target.card.revision:
+        return list(taken.views)
+    joined = [decode_view(await view_joined(services, taken.target, one)) for one in taken.all_placed]
+    return [theirs or ours for theirs, ours in zip(joined, taken.views, strict=True)]
 
 
 async def _stream(
@@ -154,9 +177,9 @@ async def _plain(
     return Response(body, media_type="application/json", headers=headers)
 
 
-def _model(card: ModelCard) -> dict[str, Any]:
+def _model(name: str, card: ModelCard) -> dict[str, Any]:
     return {
-        "id": card.name,
+        "id": name,
         "object": "model",
         "created": card.created_s,
         "owned_by": "headrace",

@@ -15,14 +15,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from gateway.routes.admitting.arrival import json_bytes
 from shared.errors import InvalidRequest
-from shared.operations import reports
+from shared.operations import reports, routing
 from shared.operations.access import Operators
 from shared.operations.desk import Desk
 from shared.operations.reports import Report
 from shared.operations.scaling.wanted import Policy
 
 router = APIRouter(prefix="/operator/v1", tags=["operator"])
+ROUTE_BODY = {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
 NAME_HEADER = "x-headrace-operator"
 
 
@@ -161,6 +163,27 @@ async def retry_all(operator: OperatorDep, model: str = "", count: Count = 1000)
 @router.delete("/dead/{request_id}")
 async def drop(operator: OperatorDep, request_id: str, why: Why = "") -> Response:
     return _answer(await reports.drop(operator.desk, request_id, operator.by, why))
+
+
+@router.get("/routes")
+async def routes(operator: OperatorDep) -> Response:
+    return _answer(await routing.routes(operator.desk))
+
+
+@router.get("/routes/{name:path}")
+async def route(operator: OperatorDep, name: str) -> Response:
+    return _answer(await routing.route(operator.desk, name))
+
+
+@router.put("/routes/{name:path}", openapi_extra={"requestBody": ROUTE_BODY})
+async def set_route(http: HttpRequest, operator: OperatorDep, name: str) -> Response:
+    """The whole entry, in the place of what was there; `by` and `at_ms` are ours to say."""
+    return _answer(await routing.set_route(operator.desk, name, await json_bytes(http), operator.by))
+
+
+@router.delete("/routes/{name:path}")
+async def drop_route(operator: OperatorDep, name: str) -> Response:
+    return _answer(await routing.drop_route(operator.desk, name, operator.by))
 
 
 def _answer(report: Report[Any]) -> Response:

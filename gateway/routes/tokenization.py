@@ -15,7 +15,6 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.dependencies import Services, ServicesDep, TenantDep
 from gateway.http.options import is_strict
-from gateway.openai.convert import Target
 from gateway.openai.fields import UNSUPPORTED_IN_CHAT, documented
 from gateway.openai.protocol import ChatCompletionRequest, parse_chat
 from gateway.openai.tokens.protocol import (
@@ -27,12 +26,12 @@ from gateway.openai.tokens.protocol import (
 )
 from gateway.openai.tokens.rendering import rendered
 from gateway.openai.tokens.text import detokenized, info_of, tokenized
-from gateway.routes.arrival import json_bytes, options_of
+from gateway.routes.admitting.arrival import json_bytes, options_of
+from gateway.routes.admitting.limits import names_for, require_class
+from gateway.routes.admitting.serving import target_for
 from gateway.routes.documentation import body_schema
-from gateway.routes.limits import require_class, require_model
 from shared.access.entries import Tenant
 from shared.errors import InvalidRequest, ModelNotFound, Unavailable
-from shared.schemas import ModelCard
 
 router = APIRouter(tags=["tokenizer"])
 
@@ -47,7 +46,7 @@ async def render_chat(http: HttpRequest, services: ServicesDep, tenant: TenantDe
     raw = await json_bytes(http)
     body = parse_chat(raw, is_strict=is_strict(http.headers, default=services.settings.strict_fields))
     options_of(http, services, tenant, body.deadline_ms)
-    target = await _target(http, services, tenant, body.model)
+    target = await target_for(http, services, tenant, body.model)
     require_class(tenant, body.service_class)
     return await _worked(services, len(raw), partial(rendered, body, target), is_heavy=body.is_heavy)
 
@@ -61,7 +60,7 @@ async def tokenize(http: HttpRequest, services: ServicesDep, tenant: TenantDep) 
     """Of a text, or of messages as a chat would have them. Without `model`: the only one."""
     raw = await json_bytes(http)
     body = parse_tokenize(raw, is_strict=is_strict(http.headers, default=services.settings.strict_fields))
-    target = await _target(http, services, tenant, body.model)
+    target = await target_for(http, services, tenant, body.model or _only(services, tenant))
     return await _worked(services, len(raw), partial(tokenized, body, target), is_heavy=body.is_heavy)
 
 
@@ -70,38 +69,29 @@ async def detokenize(http: HttpRequest, services: ServicesDep, tenant: TenantDep
     """Special tokens have their text. Without `model`: the only one."""
     raw = await json_bytes(http)
     body = parse_detokenize(raw)
-    target = await _target(http, services, tenant, body.model)
+    target = await target_for(http, services, tenant, body.model or _only(services, tenant))
     return await _worked(services, len(raw), partial(detokenized, body, target))
 
 
 @router.get("/tokenizer_info")
-async def tokenizer_info(services: ServicesDep, tenant: TenantDep, model: str | None = None) -> Response:
+async def tokenizer_info(
+    http: HttpRequest, services: ServicesDep, tenant: TenantDep, model: str | None = None
+) -> Response:
     """Special tokens and chat template. Without `model`: of the only one."""
-    card = _card(services, tenant, model)
-    return JSONResponse(info_of(await services.catalogue.tokenizer(card)))
+    target = await target_for(http, services, tenant, model or _only(services, tenant))
+    return JSONResponse(info_of(target.tokenizer))
 
 
-async def _target(http: HttpRequest, services: Services, tenant: Tenant, model: str | None) -> Target:
-    card = _card(services, tenant, model)
-    tokenizer = await services.catalogue.tokenizer(card)
-    return Target(http.state.request_id, card, tokenizer, services.settings.max_choices, tenant)
-
-
-def _card(services: Services, tenant: Tenant, model: str | None) -> ModelCard:
-    """Raises PermissionDenied, ModelNotFound or Unavailable; InvalidRequest when none is named of several."""
-    if model is not None:
-        require_model(tenant, model)
-        return services.catalogue.find(model)
-    served = services.catalogue.cards()
-    if not served:
+def _only(services: Services, tenant: Tenant) -> str:
+    """A name of the one model that a key may use. Raises ModelNotFound, Unavailable, InvalidRequest for several."""
+    if not services.catalogue.names():
         raise Unavailable("no model is registered yet")
-    cards = [card for card in served if tenant.may_use(card.name)]
-    if not cards:
+    names = names_for(services, tenant)
+    if not names:
         raise ModelNotFound("no model that this API key may use is served", param="model")
-    if len(cards) > 1:
-        names = ", ".join(card.name for card in cards)
-        raise InvalidRequest(f"model: must be one of those served: {names}"[:1000], param="model")
-    return cards[0]
+    if len({services.catalogue.card(name).name for name in names}) > 1:
+        raise InvalidRequest(f"model: must be one of those served: {', '.join(names)}"[:1000], param="model")
+    return services.catalogue.card(names[0]).name if len(names) > 1 else names[0]
 
 
 async def _worked(

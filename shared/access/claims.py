@@ -27,9 +27,14 @@ class Claim:
     body_digest: str = ""
 
 
-async def claim_key(scripts: Scripts, tenant: str, key_hash: str, model: str, body_digest: str) -> Claim:
-    """Before looking for the key's run, and admitting one. Idempotent. Raises RedisError."""
-    reply = await scripts.run("claim", keys.buckets(tenant), key_hash, model, body_digest, CLAIM_MS)
+async def claim_key(
+    scripts: Scripts, tenant: str, key_hash: str, model: str, body_digest: str, *, keep_ms: int = CLAIM_MS
+) -> Claim:
+    """Before looking for the key's run, and admitting one. Idempotent. Raises RedisError.
+
+    `model` is the claimant: who says the same claims the same again. `keep_ms` 0 gives a claim back.
+    """
+    reply = await scripts.run("claim", keys.buckets(tenant), key_hash, model, body_digest, keep_ms)
     if reply[0] == b"mine":
         return Claim(int(reply[1]) - _CLOCKS_DIFFER_MS)
     return Claim(0, reply[1].decode(), reply[2].decode())

@@ -22,6 +22,7 @@ from shared.operations.timeline import Timeline, steps_of, time_in, workers_of
 from shared.redis_client import Scripts
 from shared.registry import Registry, WorkerRow
 from shared.request_queue import Bounds, RequestQueue
+from shared.routing.store import RouteStore
 from shared.schemas import Request, decode_frames
 
 MAX_LETTERS = 1000
@@ -39,7 +40,8 @@ class PausedModel:
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """`bounds` are those of the queue: shown, and respected by a retry. `scaling`: what is wanted of a fleet."""
+    """`bounds` are those of a queue whose model has none of its own: shown, and respected by a retry. `scaling`: what is
+    wanted of a fleet."""
 
     scripts: Scripts
     settings: RedisSettings
@@ -57,7 +59,9 @@ class Desk:
         return found
 
     async def overview(self, name: str = "") -> list[Overview]:
-        return [await read_overview(self.scripts, model, self.bounds) for model in await self.revisions(name)]
+        models = await self.revisions(name)
+        routes, _ = await RouteStore(self.scripts).table()
+        return [await read_overview(self.scripts, model, routes.bounds(model, self.bounds)) for model in models]
 
     async def wanted_workers(
         self, name: str = "", policy: Policy | None = None, current: int | None = None
@@ -148,7 +152,8 @@ class Desk:
 
     async def retry(self, request_id: str, *, by: str) -> str:
         """The new id a dead letter runs again under. Raises RequestNotFound, Overloaded."""
-        return await self._letters(await self._model_of(request_id)).retry(request_id, by, self.bounds)
+        model = await self._model_of(request_id)
+        return await self._letters(model).retry(request_id, by, await self._bounds_of(model))
 
     async def retry_all(self, name: str, *, by: str, count: int = MAX_LETTERS) -> tuple[Retries, int]:
         """The oldest `count` letters of a model, or of all, run again; and how many letters are left."""
@@ -157,12 +162,16 @@ class Desk:
         done = Retries()
         for model in dict.fromkeys(letter.model for letter in letters[:count]):
             of_model = [letter for letter in letters[:count] if letter.model == model]
-            done.add(await self._letters(model).retry_many(of_model, by, self.bounds))
+            done.add(await self._letters(model).retry_many(of_model, by, await self._bounds_of(model)))
         return done, len(letters) - len(done.retried)
 
     async def drop(self, request_id: str, *, by: str, why: str) -> None:
         """Raises RequestNotFound."""
         await self._letters(await self._model_of(request_id)).drop(request_id, by, why)
+
+    async def _bounds_of(self, model: str) -> Bounds:
+        routes, _ = await RouteStore(self.scripts).table()
+        return routes.bounds(model, self.bounds)
 
     def _letters(self, model: str) -> DeadLetters:
         return DeadLetters(self.scripts, model, self.settings.retention_s, self.settings.lease_ms)

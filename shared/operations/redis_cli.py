@@ -57,5 +57,9 @@ def dead_letters(model: str, count: int) -> list[str]:
     return [line("XREVRANGE", keys.dead(model), "+", "-", "COUNT", count)]
 
 
+def routes_log(count: int = 20) -> str:
+    return line("XREVRANGE", keys.ROUTES_LOG, "+", "-", "COUNT", count)
+
+
 def audit(model: str, count: int = 20) -> str:
     return line("XREVRANGE", keys.events(model), "+", "-", "COUNT", count)

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from gateway.catalogue import Catalogue
 from gateway.dispatch import Dispatcher
 from gateway.fanout import Fanout
 from gateway.http.options import AdmissionOptions
+from gateway.models.catalogue import Catalogue
 from gateway.subscription import Subscription
 from shared import keys
 from shared.config import GatewaySettings

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.catalogue import Catalogue
 from gateway.dispatch import Dispatcher
 from gateway.fanout import Fanout
 from gateway.http.options import AdmissionOptions
+from gateway.models.catalogue import Catalogue
 from loadtest.valkey import Valkey
 from shared import keys
 from shared.config import GatewaySettings

@@ -12,7 +12,7 @@ from gateway.dispatch import Placed
 from gateway.openai.responses.view import ResponseView, encode_response_view
 from gateway.responses.desk import ResponseDesk, now_ms
 from gateway.responses.finisher import Finisher
-from gateway.responses.reading import response_of
+from gateway.responses.reading import conversation_of, response_of
 from gateway.store.database import Database
 from gateway.store.responses import ResponseRows, StoredResponse
 from shared.errors import InvalidRequest, RequestNotFound, ResponseNotFound, Unavailable
@@ -124,14 +124,14 @@ async def test_another_tenants_is_not_found(kept: Kept) -> None:
     with pytest.raises(ResponseNotFound):
         await kept.desk.find(NEW.id, "theirs")
     with pytest.raises(InvalidRequest, match="not found"):
-        await kept.desk.conversation(NEW.id, "theirs")
+        await kept.desk.previous(NEW.id, "theirs")
 
 
 async def test_a_conversation_is_its_input_and_its_output_once_it_has_one(kept: Kept) -> None:
     with pytest.raises(InvalidRequest, match="not finished"):
-        await kept.desk.conversation(NEW.id, "mine")
+        await kept.desk.previous(NEW.id, "mine")
     kept.queue.finish()
-    assert [item["role"] for item in await kept.desk.conversation(NEW.id, "mine")] == ["user", "assistant"]
+    assert [item["role"] for item in conversation_of(await kept.desk.previous(NEW.id, "mine"))] == ["user", "assistant"]
 
 
 async def test_cancelling_twice_is_cancelling_once(kept: Kept) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.catalogue import Catalogue
+from gateway.models.catalogue import Catalogue
 from gateway.upkeep import Upkeep
 from loadtest.valkey import Valkey
 from shared import keys

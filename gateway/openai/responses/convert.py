@@ -53,7 +53,7 @@ def response_request(body: ResponseRequest, before: Sequence[Item], target: Targ
     chat = _chat(body, items, settings | {"top_logprobs": body.top_logprobs})
     converted: Converted = _as_response(lambda: chat_request(chat, target))
     view = ResponseView(
-        model=target.card.name,
+        model=target.name,
         echo=_echo(body),
         is_background=body.background,
         logprobs=asks_logprobs,

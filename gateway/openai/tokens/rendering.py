@@ -17,7 +17,7 @@ def rendered(body: ChatCompletionRequest, target: Target) -> bytes:
     ids = converted.request.prompt_ids
     return orjson.dumps(
         {
-            "model": target.card.name,
+            "model": target.name,
             "prompt": converted.prompt,
             "token_ids": ids,
             "prompt_tokens": len(ids),

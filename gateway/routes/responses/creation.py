@@ -6,7 +6,7 @@ in the queue, and its request is in the queue before its first event is written:
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import orjson
@@ -18,19 +18,18 @@ from gateway.dependencies import Services, ServicesDep, TenantDep
 from gateway.dispatch import Placed
 from gateway.http.options import AdmissionOptions, digest_of, is_strict
 from gateway.openai.convert import Target
-from gateway.openai.logprobs import TokenBytes
 from gateway.openai.responses.convert import ConvertedResponse, num_input_tokens, response_request
 from gateway.openai.responses.events import ResponseEvents
 from gateway.openai.responses.fields import NO_EFFECT, REFUSED
-from gateway.openai.responses.items import Item
 from gateway.openai.responses.protocol import Prompted, ResponseRequest, parse_prompted, parse_response
-from gateway.openai.responses.view import encode_response_view, response_id
+from gateway.openai.responses.view import decode_response_view, encode_response_view, response_id
 from gateway.responses.desk import now_ms
-from gateway.responses.reading import response_of
-from gateway.routes.arrival import json_bytes, options_of
+from gateway.responses.reading import conversation_of, response_of
+from gateway.routes.admitting.arrival import json_bytes, options_of
+from gateway.routes.admitting.limits import require_class, submit
+from gateway.routes.admitting.serving import first_with_room, target_for, token_bytes_of, view_joined
 from gateway.routes.delivery import QueuePosition, work_facts
 from gateway.routes.documentation import body_schema
-from gateway.routes.limits import require_class, require_model, submit
 from gateway.routes.responses.streams import Run, finished, live_stream
 from gateway.routes.standing import DURABILITY_HEADER, place_headers
 from gateway.store.responses import StoredResponse
@@ -38,6 +37,16 @@ from shared.access.entries import Tenant
 from shared.errors import HeadraceError
 
 router = APIRouter(tags=["responses"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A response whose request is in a queue; `stored` is None where it is not kept."""
+
+    placed: Placed
+    target: Target
+    converted: ConvertedResponse
+    stored: StoredResponse | None
 
 
 @router.post(
@@ -50,15 +59,21 @@ async def create_response(http: HttpRequest, services: ServicesDep, tenant: Tena
     raw = await json_bytes(http)
     body = parse_response(raw, is_strict=is_strict(http.headers, default=services.settings.strict_fields))
     options = _options(http, services, tenant, body)
+    options = replace(options, body_digest=digest_of("response", raw) if options.key_hash else "")
     require_class(tenant, body.service_class)
-    target, before = await _prepared(http, services, tenant, body)
+    previous = await _previous(services, tenant, body)
+    before = conversation_of(previous) if previous is not None else []
     size_bytes = len(raw) + sum(len(orjson.dumps(item)) for item in before)
-    convert = partial(response_request, body, before, target)
-    converted = await services.text_pool.run(size_bytes, convert, is_heavy=body.is_heavy)
-    digest = digest_of("response", raw) if options.key_hash else ""
-    options = replace(options, body_digest=digest, view=encode_response_view(converted.view))
-    run, placed = await _submitted(http, services, body, converted, options, target.tokenizer.token_bytes)
-    return await _answer(http, run, placed, body)
+
+    async def attempt(target: Target, trial: AdmissionOptions) -> _Taken:
+        convert = partial(response_request, body, before, target)
+        converted = await services.text_pool.run(size_bytes, convert, is_heavy=body.is_heavy)
+        trial = replace(trial, view=encode_response_view(converted.view))
+        return await _submitted(http, services, body, target, converted, trial)
+
+    made_before = previous.revision if previous is not None else ""
+    taken = await first_with_room(http, services, body.model, options, attempt, made_before=made_before)
+    return await _answer(http, await _run_of(services, taken), taken.placed, body)
 
 
 @router.post(
@@ -69,7 +84,9 @@ async def input_tokens(http: HttpRequest, services: ServicesDep, tenant: TenantD
     """How many tokens the prompt of such a request has; nothing is asked of the model."""
     raw = await json_bytes(http)
     body = parse_prompted(raw)
-    target, before = await _prepared(http, services, tenant, body)
+    target = await target_for(http, services, tenant, body.model)
+    previous = await _previous(services, tenant, body)
+    before = conversation_of(previous) if previous is not None else []
     num_tokens = await services.text_pool.run(len(raw), partial(num_input_tokens, body, before, target))
     return JSONResponse({"object": "response.input_tokens", "input_tokens": num_tokens})
 
@@ -82,25 +99,17 @@ def _options(http: HttpRequest, services: Services, tenant: Tenant, body: Respon
     return replace(options, detached=True, start_deadline_ms=round(services.settings.start_deadline_s * 1000))
 
 
-async def _prepared(http: HttpRequest, services: Services, tenant: Tenant, body: Prompted) -> tuple[Target, list[Item]]:
-    """For whom it is converted, and the conversation before it."""
-    require_model(tenant, body.model)
-    card = services.catalogue.find(body.model)
-    tokenizer = await services.catalogue.tokenizer(card)
-    before: list[Item] = []
-    if body.previous_response_id is not None:
-        before = await services.responses.conversation(body.previous_response_id, tenant.name)
-    return Target(http.state.request_id, card, tokenizer, services.settings.max_choices, tenant), before
+async def _previous(services: Services, tenant: Tenant, body: Prompted) -> StoredResponse | None:
+    """The response that a conversation goes on from."""
+    if body.previous_response_id is None:
+        return None
+    return await services.responses.previous(body.previous_response_id, tenant.name)
 
 
 async def _submitted(
-    http: HttpRequest,
-    services: Services,
-    body: ResponseRequest,
-    converted: ConvertedResponse,
+    http: HttpRequest, services: Services, body: ResponseRequest, target: Target, converted: ConvertedResponse,
     options: AdmissionOptions,
-    token_bytes: TokenBytes,
-) -> tuple[Run, Placed]:
+) -> _Taken:  # fmt: skip
     """One that joins another run, by its idempotency key, is that other response."""
     request = converted.request
     stored: StoredResponse | None = None
@@ -124,9 +133,18 @@ async def _submitted(
         raise
     if stored is not None and placed.request_id != request.request_id:
         await services.responses.take_back(stored)
-        stored = replace(stored, id=response_id(placed.request_id), request_id=placed.request_id)
-    events = ResponseEvents(converted.view, placed.request_id, token_bytes=token_bytes)
-    return Run(services, placed.request_id, events, stored), placed
+        new_id = response_id(placed.request_id)
+        stored = replace(stored, id=new_id, request_id=placed.request_id, revision=placed.model)
+    return _Taken(placed, target, converted, stored)
+
+
+async def _run_of(services: Services, taken: _Taken) -> Run:
+    """As its client sees it; one that joined the run of another model as that was asked."""
+    placed = taken.placed
+    view = decode_response_view(await view_joined(services, taken.target, placed)) or taken.converted.view
+    token_bytes = await token_bytes_of(services, taken.target, placed)
+    events = ResponseEvents(view, placed.request_id, token_bytes=token_bytes)
+    return Run(services, placed.request_id, events, taken.stored)
 
 
 async def _answer(http: HttpRequest, run: Run, placed: Placed, body: ResponseRequest) -> Response:

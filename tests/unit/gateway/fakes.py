@@ -22,6 +22,7 @@ from gateway.http.errors import install_error_handlers
 from gateway.http.middleware import install_middleware
 from gateway.http.options import AdmissionOptions
 from gateway.lookup import Found, Place
+from gateway.models.choice import Candidate
 from gateway.responses.desk import ResponseDesk
 from gateway.routes import batches, files, health, openai, tokenization
 from gateway.routes.responses import creation, stored
@@ -65,6 +66,21 @@ class FakeCatalogue:
     def cards(self) -> list[ModelCard]:
         return [CARD]
 
+    def names(self) -> list[str]:
+        return [card.name for card in self.cards()]
+
+    def check(self, name: str) -> None:
+        self.find(name)
+
+    def card(self, name: str) -> ModelCard:
+        return self.find(name)
+
+    def candidates(self, name: str, key: str = "", *, made_before: str = "") -> list[Candidate]:
+        return [Candidate(self.find(name).name)]
+
+    def card_of(self, candidate: Candidate) -> ModelCard:
+        return self.find(candidate.model)
+
     def workers(self) -> dict[str, int]:
         return {card.name: 1 for card in self.cards()}
 
@@ -72,9 +88,10 @@ class FakeCatalogue:
         return []
 
     def find(self, name: str) -> ModelCard:
-        if name != CARD.name:
-            raise ModelNotFound(f"model {name[:80]!r} does not exist; available: {CARD.name}", param="model")
-        return CARD
+        for card in self.cards():
+            if name in (card.name, card.revision):
+                return card
+        raise ModelNotFound(f"model {name[:80]!r} does not exist; available: {CARD.name}", param="model")
 
     async def tokenizer(self, card: ModelCard) -> Tokenizer:
         return TOKENIZER
@@ -200,7 +217,7 @@ def build_app(
     Counter("headrace_sample_total", "A sample", registry=registry).inc()
     dispatcher = dispatcher or FakeDispatcher()
     database = Database(settings.store)
-    around = Around(app, lambda _: ANONYMOUS, FakeCatalogue().find, _ignored, _ignored)
+    around = Around(app, lambda _: ANONYMOUS, FakeCatalogue().check, _ignored, _ignored)
     office = build_office(settings, "g-fake", database, GatewayMetrics(CollectorRegistry()), around)
     app.state.services = Services(
         settings=settings,

@@ -49,12 +49,13 @@ async def test_probes_need_no_key(path: str) -> None:
     assert (await call("GET", path, None)).status_code == 200
 
 
-async def test_a_model_or_class_that_is_not_allowed_is_403_and_not_listed() -> None:
+async def test_a_model_that_a_key_may_not_use_does_not_exist_for_it_and_a_class_is_403() -> None:
     tenant = Tenant(name="acme", models=("other",))
     for model in (CARD.name, "unknown"):
         refused = await call("POST", CHAT, tenant, json=chat_body(model=model))
-        assert (refused.status_code, refused.json()["error"]["param"]) == (403, "model")
-    assert (await call("GET", f"/v1/models/{CARD.name}", tenant)).status_code == 403
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+        assert f"'{model}' does not exist. Available models: none" in refused.json()["error"]["message"]
+    assert (await call("GET", f"/v1/models/{CARD.name}", tenant)).status_code == 404
     assert (await call("GET", "/v1/models", tenant)).json()["data"] == []
     flex_only = Tenant(name="acme", service_classes=(ServiceClass.FLEX,))
     refused = await call("POST", CHAT, flex_only, json=chat_body(service_tier="default"))

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from redis.exceptions import RedisError
 
 from gateway.admission import DrainRate
+from gateway.models.choice import NO_WORKERS, NOT_REGISTERED, PAUSED
 from shared import keys
 from shared.config import GatewaySettings
-from shared.errors import ModelNotFound, Unavailable
+from shared.errors import HeadraceError, ModelNotFound, Unavailable
 from shared.observability import GatewayMetrics
 from shared.redis_client import Scripts, end_tasks
 from shared.registry import Registry
@@ -39,7 +41,12 @@ class _Known:
     drain: DrainRate = field(default_factory=DrainRate)
 
 
-class Catalogue:
+def model_not_found(name: str, names: Sequence[str]) -> ModelNotFound:
+    available = ", ".join(names) or "none"
+    return ModelNotFound(f"The model '{name[:200]}' does not exist. Available models: {available}", param="model")
+
+
+class Fleet:
     """start, then read; stop."""
 
     def __init__(self, settings: GatewaySettings, scripts: Scripts, metrics: GatewayMetrics) -> None:
@@ -68,17 +75,37 @@ class Catalogue:
 
     def find(self, name: str) -> ModelCard:
         """The card of a model name or of one of its revisions. Raises ModelNotFound, Unavailable."""
-        if name in self._known:
-            return self._known[name].card
-        if any(known.card.name == name for known in self._known.values()):
-            return self._best(name).card
+        card = self.known(name)
+        if card is None:
+            raise self.unknown(name)
+        return card
+
+    def known(self, name: str) -> ModelCard | None:
+        """As `find`; None where there is none."""
+        known = self._find(name)
+        return known.card if known else None
+
+    def unknown(self, name: str) -> HeadraceError:
+        """What is to be raised of a name that nobody knows."""
         if not self._has_loaded:
-            raise Unavailable("the queue is not reachable yet")
+            return Unavailable("the queue is not reachable yet")
         for revision, why in self._registry.newer.items():
             if name in (revision, revision.rpartition("@")[0]):
-                raise Unavailable(f"the model '{name[:200]}' cannot be served by this gateway: {why}")
-        names = ", ".join(card.name for card in self.cards()) or "none yet"
-        raise ModelNotFound(f"The model '{name[:200]}' does not exist. Available models: {names}", param="model")
+                return Unavailable(f"the model '{name[:200]}' cannot be served by this gateway: {why}")
+        return model_not_found(name, self.names())
+
+    def names(self) -> list[str]:
+        """What can be asked."""
+        return [card.name for card in self.cards()]
+
+    def trouble_of(self, name: str) -> str:
+        """Why a model or revision serves nothing now, in a word; '' where it does."""
+        known = self._find(name)
+        if known is None:
+            return NOT_REGISTERED
+        if known.is_paused:
+            return PAUSED
+        return "" if known.num_workers else NO_WORKERS
 
     def workers(self) -> dict[str, int]:
         """Live workers by model name."""
@@ -119,6 +146,11 @@ class Catalogue:
         if num_workers < min_workers:
             return False, f"{num_workers} of {min_workers} workers are up"
         return True, ""
+
+    def _find(self, name: str) -> _Known | None:
+        if name in self._known:
+            return self._known[name]
+        return self._best(name) if any(known.card.name == name for known in self._known.values()) else None
 
     def _best(self, name: str) -> _Known:
         same = [known for known in self._known.values() if known.card.name == name]
