@@ -40,7 +40,7 @@ class PausedModel:
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """`bounds` are those of a queue whose model has none of its own: shown, and respected by a retry. `scaling`: what is
+    """`bounds`: of a queue whose model has none of its own; shown, and respected by a retry. `scaling`: what is
     wanted of a fleet."""
 
     scripts: Scripts

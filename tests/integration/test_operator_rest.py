@@ -63,6 +63,7 @@ PATHS = [
     ("GET", "/requests/r1"), ("POST", "/requests/r1/cancel"),
     ("POST", "/workers/w1/drain"), ("POST", "/models/tiny/pause"), ("POST", "/models/tiny/resume"), ("GET", "/dead"),
     ("GET", "/dead/r1"), ("POST", "/dead/r1/retry"), ("POST", "/dead/retry"), ("DELETE", "/dead/r1"),
+    ("GET", "/routes"), ("GET", "/routes/a/b"), ("PUT", "/routes/a"), ("DELETE", "/routes/a"),
 ]  # fmt: skip
 
 
