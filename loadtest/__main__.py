@@ -15,6 +15,7 @@ from loadtest.locality import run as locality
 from loadtest.protocol import run as protocol
 from loadtest.race import alone as engine
 from loadtest.race import run as race
+from loadtest.scaling import run as scaling
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Load runs, on loopback only, bounded in count and time."
@@ -35,6 +36,7 @@ app.command("streams")(streams.main)
 app.command("fuzz")(fuzz.main)
 app.command("proxies")(proxies.main)
 app.command("batch")(batch.main)
+app.command("scaling")(scaling.main)
 app.command("locality")(locality.main)
 
 

@@ -81,3 +81,11 @@ async def test_overview_and_timeline_tell_what_happened(mode: Mode, desk: Desk) 
     assert (told.num_live_workers, (await desk.held("w1"))[1].keys()) == (1, {delivery.request_id})
     steps = (await desk.timeline(delivery.request_id)).steps
     assert [(step.event, step.tokens) for step in steps] == [("queued", 0), ("taken", 1)]
+
+
+async def test_the_wanted_workers_are_read(mode: Mode, desk: Desk) -> None:
+    await admit(mode.gateway, "r1")
+    await mode.worker.register("w1")
+    (told,) = await desk.wanted_workers("tiny")
+    (row,) = told.revisions
+    assert (told.wanted_workers, row.waiting, row.live_workers) == (1, 1, 1)
