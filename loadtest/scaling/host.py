@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sys
 
 import orjson
@@ -17,7 +18,7 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from shared.config import WorkerSettings, load
-from shared.observability import WorkerMetrics, configure_logging
+from shared.observability import WorkerMetrics
 from worker.service import WorkerService
 
 
@@ -70,5 +71,5 @@ async def serve(settings: WorkerSettings, start_s: float) -> None:
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
         worker_settings = load(WorkerSettings)
-        configure_logging("worker", "host", worker_settings.log_level)
+        logging.basicConfig(level=worker_settings.log_level.upper(), stream=sys.stderr)  # stdout answers
         uvloop.run(serve(worker_settings, float(sys.argv[1])))
