@@ -175,6 +175,11 @@ class WorkerSettings(RedisSettings):
     kv_cache_type: Literal["auto", "float16", "float32"] = "auto"
     max_context: int = Field(default=0, ge=0)
     drain_timeout_s: float = Field(default=30.0, ge=0)
+    warmup_s: float = Field(default=20.0, ge=0, le=600)
+    worker_name: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,100}$")
+    quarantine_failures: int = Field(default=3, ge=0, le=1000)
+    quarantine_window_s: float = Field(default=300.0, gt=0)
+    quarantine_pause_s: float = Field(default=5.0, gt=0, le=300)
     worker_metrics_host: str = "127.0.0.1"
     worker_metrics_port: int = Field(default=0, ge=0, le=65535)
     sim_kv_tokens: int = Field(default=65_536, ge=64)

@@ -26,6 +26,7 @@ touch all of it, in one Cluster slot. Ids and tenants are escaped before they be
     hr:{m}:woken               zset    ring              a worker leaves when it asks, or is gone
     hr:{m}:bell:<worker>       list    ring              read, or asked again, or 10 s
     hr:{m}:paused              hash    pause             resume
+    hr:{m}:quarantine          hash    quarantine        a worker leaves when it is over, or did not speak in time
     hr:{m}:promises            zset    admit             one leaves when let in, or 2 s after it was due
     hr:{m}:promises:<mark>     zset    admit             the same
     hr:{m}:let_in:<mark>       string  admit             10 s
@@ -35,6 +36,7 @@ touch all of it, in one Cluster slot. Ids and tenants are escaped before they be
     hr:tok:<digest>            string  workers           kept
     hr:gateways                zset    gateways          a gateway leaves when reaped
     hr:out:{m}:<gateway>       channel emit, events
+    hr:starts:<name>           zset    workers           a start leaves when it lived, or ended in order; the window
     hr:keys                    hash    operators         kept (API keys: SHA-256 -> entry)
     hr:routes                  hash    operators         kept (public name -> route)
     hr:routes:log              stream  operators         capped (who changed which route)
@@ -131,6 +133,15 @@ def tenant(m: str, name: str) -> str:
 
 def paused(m: str) -> str:
     return base(m) + "paused"
+
+
+def quarantine(m: str) -> str:
+    return base(m) + "quarantine"
+
+
+def starts(worker_name: str) -> str:
+    """Starts of a named worker that may have ended early."""
+    return f"hr:starts:{worker_name}"
 
 
 def promises(m: str) -> str:

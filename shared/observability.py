@@ -132,6 +132,13 @@ class WorkerMetrics:
         self.step_tokens = make.histogram("step_tokens", "Tokens computed in a step, by kind", _SIZE_BUCKETS, "kind")
         self.batch_size = make.histogram("batch_size", "Sequences in a step", _SIZE_BUCKETS)
         self.emit_duration = make.histogram("emit_seconds", "One emit, with its round trip", _STEP_BUCKETS)
+        self.phase = make.gauge("worker_phase", "1 for the phase this worker is in", "phase")
+        self.quarantines = make.counter(
+            "worker_quarantines_total", "Times this worker stopped taking as it kept failing"
+        )
+        self.engine_failures = make.counter(
+            "engine_failures_total", "Failures that may be this worker's, by kind", "kind"
+        )
         self.fenced = make.counter("fenced_total", "Requests dropped because another owner has them")
         self.reaped = make.counter("reaped_total", "What reaping moved or ended, by kind", "kind")
         self.faults_injected = make.counter(

@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """One registered worker: `state` is live, draining (an operator sent it away) or late (its lease ran out).
+    """One worker: `state` is live, draining (an operator sent it away), late (its lease ran out) or quarantined: then
+    `why` says what failed, and `lease_left_ms` is of what it said, since it has no lease.
 
     `info` is None when this version cannot read what the worker said of itself.
     """
@@ -33,6 +34,7 @@ class WorkerRow:
     load: dict[str, float] = field(default_factory=dict[str, float])
     beat_age_ms: int = 0
     state: str = "live"
+    why: str = ""
 
 
 class _Versioned(msgspec.Struct):
@@ -96,7 +98,22 @@ class Registry:
             if raw:
                 owned = int(await client.zcard(keys.owned(model, worker_id)))
                 rows.append(_worker_row(worker_id, raw, int(deadline) - now, owned, now))
-        return rows
+        said: dict[bytes, bytes] = await client.hgetall(keys.quarantine(model))
+        return rows + [row for name, words in said.items() if (row := _quarantined_row(name.decode(), words, now))]
+
+    async def begin_run(self, name: str, run: str, window_s: float) -> int:
+        """A named worker starts: how many of its starts within the window ended early, without this one."""
+        client, now = self.scripts.client, await self._now_ms()
+        key, first = keys.starts(name), now - int(window_s * 1000)
+        await client.zremrangebyscore(key, "-inf", first)
+        num_before = int(await client.zcard(key))
+        await client.zadd(key, {run: now})
+        await client.pexpire(key, int(window_s * 1000))
+        return num_before
+
+    async def end_run(self, name: str, run: str) -> None:
+        """This start did not end early: it lived, or was told to end."""
+        await self.scripts.client.zrem(keys.starts(name), run)
 
     async def held(self, model: str, worker_id: str) -> dict[str, int]:
         """What a worker owns: id -> milliseconds since it took it, the longest first."""
@@ -128,6 +145,21 @@ class Registry:
     async def _now_ms(self) -> int:
         seconds, micros = await self.scripts.client.time()
         return seconds * 1000 + micros // 1000
+
+
+class _Quarantined(msgspec.Struct):
+    info: WorkerInfo
+    why: str = ""
+
+
+def _quarantined_row(worker_id: str, words: bytes, now: int) -> WorkerRow | None:
+    """None: it did not speak again in time, or what it said is not understood. Layout: see lua/quarantine.lua."""
+    until, _, said = words.partition(b" ")
+    with contextlib.suppress(msgspec.DecodeError, ValueError):
+        if int(until) >= now:
+            told = msgspec.json.decode(said, type=_Quarantined)
+            return WorkerRow(worker_id, told.info, int(until) - now, 0, state="quarantined", why=told.why)
+    return None
 
 
 def _worker_row(worker_id: str, raw: dict[bytes, bytes], lease_left_ms: int, num_owned: int, now: int) -> WorkerRow:

@@ -187,9 +187,14 @@ class RequestQueue:
         owned = {_text(r[0]): (_text(r[1]), _names(r[2])) for r in reply[1]}
         return Heartbeat(owned, list(reply[2]), int(reply[3]))
 
-    async def release(self, request_id: str, owner: str) -> bool:
-        """Give back without blame. False: it was not this owner's any more."""
-        return _text((await self.scripts.run("release", self._key, request_id, owner))[0]) == "released"
+    async def release(self, request_id: str, owner: str, *, max_crashes: int = 0) -> bool:
+        """Give back without blame; `max_crashes`: with it, as of a crash. False: it was not this owner's any more."""
+        reply = await self.scripts.run("release", self._key, request_id, owner, max_crashes, self.retention_s)
+        return _text(reply[0]) != "not_owner"
+
+    async def quarantine(self, worker: str, said: bytes, *, keep_ms: int) -> None:
+        """Say that a worker without a lease takes nothing (JSON, with `why`), for `keep_ms`; b"": it is over."""
+        await self.scripts.run("quarantine", self._key, worker, said, keep_ms)
 
     async def unregister(self, worker: str, nonce: str, *, page: int = _PAGE) -> None:
         """Leave, in as many calls as it takes to give back what is still held."""

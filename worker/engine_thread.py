@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import cast
 
 from shared.schemas import EndFrame, ErrorInfo, Outcome, Prefix, Request
-from worker.backends.interface import Engine
+from worker.backends.interface import Engine, Remembering
 from worker.deadlines import Deadlines, Due
 from worker.engine.outputs import EngineLoad, StepOutput
 
@@ -43,6 +43,7 @@ class EngineThread:
         self._wake = threading.Condition()
         self._is_stopping = False
         self._is_paused = False
+        self._forgetting: list[asyncio.Future[None]] = []
         self._beat = time.monotonic()
         self._load = EngineLoad(0, 0, 0, 0, 0, 0)
         self._inbox_slots = 0
@@ -94,6 +95,14 @@ class EngineThread:
             self._is_paused = is_paused
             self._wake.notify()
 
+    async def forget_prefixes(self) -> None:
+        """What free KV blocks hold is not found any more. Returns when it is done, after the step under way."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        with self._wake:
+            self._forgetting.append(done)
+            self._wake.notify()
+        await done
+
     def stalled_s(self) -> float:
         """Seconds since the loop last went round: what a heartbeat must prove small."""
         return time.monotonic() - self._beat
@@ -136,15 +145,22 @@ class EngineThread:
         """Commands, then one step. False when it is time to stop."""
         with self._wake:
             self._beat = time.monotonic()
-            if not self._inbox and not self._is_stopping and (self._is_paused or not engine.has_work()):
+            if (
+                not self._inbox
+                and not self._forgetting
+                and not self._is_stopping
+                and (self._is_paused or not engine.has_work())
+            ):
                 self._wake.wait(_IDLE_TICK_S)
             if self._is_stopping:
                 return False
             commands, self._inbox = self._inbox, deque()
             slots, tokens, applied = self._inbox_slots, self._inbox_tokens, self._num_commands
             is_paused = self._is_paused
+            forgetting, self._forgetting = self._forgetting, []
         outputs = [output for command in commands for output in self._apply(engine, command)]
         outputs += self._expire(engine)
+        self._forget(engine, forgetting)
         started = time.perf_counter()
         if engine.has_work() and not is_paused:
             outputs += engine.step()
@@ -175,6 +191,12 @@ class EngineThread:
             return [_failed(request.request_id, str(error))]
         return []
 
+    def _forget(self, engine: Engine, waiting: list[asyncio.Future[None]]) -> None:
+        if waiting and isinstance(engine, Remembering):
+            engine.forget_prefixes()
+        for done in waiting:
+            self._post(_tell, done)
+
     def _expire(self, engine: Engine) -> list[StepOutput]:
         """Nothing more is computed for whose deadline has passed, be it in the middle of a prompt."""
         passed = self._deadlines.passed()
@@ -190,6 +212,11 @@ class EngineThread:
 
     def _post(self, call: Callable[..., object], *args: object) -> None:
         self._loop.call_soon_threadsafe(call, *args)
+
+
+def _tell(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
 
 
 def _failed(request_id: str, why: str) -> StepOutput:

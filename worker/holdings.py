@@ -29,6 +29,9 @@ class Settlement(enum.Enum):
     EMITTED = "emitted"  # its final emit was answered: Redis has settled it
     FENCED = "fenced"  # another owner has it, or it was ended from outside
     CANCELLED = "cancelled"  # told so by a command
+    FAILED_HERE = (
+        "failed_here"  # the engine failed it: another worker may do better, and too many make it a dead letter
+    )
     RELEASED = "released"  # this worker drains: half done is fine, another one continues
     UNKNOWN = "unknown"  # Redis says it is ours and we never got it: the reply of a take was lost
 
@@ -92,10 +95,13 @@ def _num_tokens(journal: bytes) -> int:
 class Holdings:
     """The requests this worker holds. `on_room` is called when one ends."""
 
-    def __init__(self, queue: RequestQueue, engine: Share, on_room: Callable[[], None]) -> None:
+    def __init__(
+        self, queue: RequestQueue, engine: Share, on_room: Callable[[], None], max_crashes: int = 3
+    ) -> None:  # fmt: skip
         self._queue = queue
         self._engine = engine
         self._on_room = on_room
+        self._max_crashes = max_crashes
         self._held: dict[str, Held] = {}
 
     def __len__(self) -> int:
@@ -128,9 +134,10 @@ class Holdings:
             self._on_room()
             if how is not Settlement.EMITTED:
                 self._engine.abort([request_id])
-        if how in (Settlement.RELEASED, Settlement.UNKNOWN):
+        if how in (Settlement.RELEASED, Settlement.UNKNOWN, Settlement.FAILED_HERE):
             await faults.hit("release")
-            await self._queue.release(request_id, owner)
+            max_crashes = self._max_crashes if how is Settlement.FAILED_HERE else 0
+            await self._queue.release(request_id, owner, max_crashes=max_crashes)
 
     def drop_all(self) -> None:
         """The lease is lost: all of it belongs to others now."""

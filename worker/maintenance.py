@@ -40,6 +40,7 @@ class Maintenance:
         self._consumer = consumer
         self._publisher = publisher
         self._identity = identity
+        self.was_stalled = False
 
     async def run(self, settings: RedisSettings, republish: Callable[[], Awaitable[None]]) -> None:
         beats = 0
@@ -57,6 +58,7 @@ class Maintenance:
     async def _beat(self, settings: RedisSettings) -> None:
         stalled_s = self._engine.stalled_s()
         if stalled_s > settings.lease_ms / 1000:
+            self.was_stalled = True
             log.error("engine_stalled", extra={"stalled_s": round(stalled_s, 1)})
             return
         load = orjson.dumps(dataclasses.asdict(self._engine.load()))

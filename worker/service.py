@@ -17,7 +17,7 @@ import socket
 import sys
 
 import uvloop
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from shared import faults
 from shared.config import WorkerSettings, load
@@ -25,28 +25,42 @@ from shared.errors import ConfigurationError, HeadraceError
 from shared.observability import WorkerMetrics, configure_logging
 from shared.reaper import Reaper
 from shared.redis_client import Scripts, connect, end_tasks, inspect_server
+from shared.registry import Registry
+from shared.schemas import ModelCard
 from shared.text.tokenizer import encode_blob
 from worker.composition import build_engine
+from worker.condition.phase import Phase, Standing, serve_standing
+from worker.condition.quarantine import Failures, Quarantine
+from worker.condition.warmup import Probe, warm_up
 from worker.consumer import BELL_S
 from worker.engine_thread import EngineThread
 from worker.serving.host import Host, StoppedWaiting, first_of, until_answered
 from worker.serving.registration import ServedModel
+from worker.serving.starts import Starts
 from worker.shares import Shares
 from worker.telemetry import Telemetry
 
+PROBE_S = 20.0
+HUNG_LEASES = 10
 log = logging.getLogger(__name__)
 
 
 class WorkerService:
     """One engine, and the model it serves."""
 
-    def __init__(self, settings: WorkerSettings, metrics: WorkerMetrics) -> None:
+    def __init__(self, settings: WorkerSettings, metrics: WorkerMetrics, standing: Standing | None = None) -> None:
         self._settings = settings
         self._metrics = metrics
         self._telemetry = Telemetry(metrics)
         self._scripts = Scripts(connect(settings))
         self._bell = connect(settings, blocking_s=BELL_S)
         self._engine = EngineThread(functools.partial(build_engine, settings), self._telemetry.on_step)
+        self._shares = Shares(self._engine)
+        self._standing = standing = standing or Standing(metrics)
+        standing.is_alive = self._is_alive
+        failures = Failures(settings.quarantine_failures, settings.quarantine_window_s)
+        self._quarantine = Quarantine(standing, failures, settings.quarantine_pause_s)
+        self._starts = Starts(Registry(self._scripts), settings)
         self._draining = asyncio.Event()
         self._models: list[ServedModel] = []
 
@@ -57,23 +71,30 @@ class WorkerService:
 
     async def _run(self) -> None:
         await self._check_server()
+        await self._starts.begin(self._draining)
         log.info("model_loading", extra={"model": self._settings.model, "backend": self._settings.backend})
         engine = await self._engine.start()
         host = Host(
-            self._settings, self._scripts, self._bell, Shares(self._engine), self._telemetry, self._obey
+            self._settings, self._scripts, self._bell, self._shares, self._telemetry, self._obey,
+            self._standing, self._quarantine,
         )  # fmt: skip
+        await self._warm_up(engine.card)
+        self._starts.judge(self._quarantine)
         base = ServedModel(host, engine.card, encode_blob(engine.tokenizer_blob))
         self._models.append(base)
         if not self._draining.is_set():
             await self._serve(base)
         await self._engine.stop()
+        await self._starts.end()
         await self._scripts.client.aclose()
         await self._bell.aclose()
 
     async def _serve(self, model: ServedModel) -> None:
         count = self._metrics.reaped
         reaper = Reaper(self._scripts, self._settings, lambda kind, number: count.labels(kind).inc(number))
-        tasks = [asyncio.create_task(model.run()), asyncio.create_task(reaper.run())]
+        probe = functools.partial(self._probe, model.card)
+        beside = (reaper.run(), self._quarantine.run(probe), self._starts.lived())
+        tasks = [asyncio.create_task(model.run()), *map(asyncio.create_task, beside)]
         try:
             await first_of(*tasks)
             tasks[0].result()
@@ -86,6 +107,7 @@ class WorkerService:
 
     def _drain(self, *, is_now: bool) -> None:
         self._draining.set()
+        self._standing.enter(Phase.DRAINING)
         for model in self._models:
             model.drain(is_now=is_now)
 
@@ -93,6 +115,27 @@ class WorkerService:
         """An operator's command. It may come twice, so only `now` hurries."""
         if order == "drain":
             self._drain(is_now=arguments[:1] == ["now"])
+
+    async def _warm_up(self, card: ModelCard) -> None:
+        """Before anything is taken. What is slow is said, what fails is not let in."""
+        s = self._settings
+        if not s.warmup_s:
+            return
+        self._standing.enter(Phase.WARMING)
+        told = await warm_up(self._shares, card, self._telemetry, max_num_seqs=s.max_num_seqs, within_s=s.warmup_s)
+        log.info("worker_warm", extra={"seconds": round(told.seconds, 2), "is_whole": told.is_whole})
+        if told.fault:
+            self._quarantine.begin(f"the warm-up failed: {told.fault}")
+
+    async def _probe(self, card: ModelCard) -> Probe:
+        within_s = self._settings.warmup_s or PROBE_S
+        seqs = self._settings.max_num_seqs
+        return await warm_up(self._shares, card, self._telemetry, max_num_seqs=seqs, within_s=within_s)
+
+    def _is_alive(self) -> bool:
+        """False: its engine has not gone round for long, and ending the process is what helps."""
+        is_starting = self._standing.phase in (Phase.LOADING, Phase.WARMING)
+        return is_starting or self._engine.stalled_s() < HUNG_LEASES * self._settings.lease_ms / 1000
 
     async def _check_server(self) -> None:
         for finding in await until_answered(lambda: inspect_server(self._scripts.client), self._draining):
@@ -103,10 +146,11 @@ class WorkerService:
 
 async def serve(settings: WorkerSettings) -> None:
     metrics = WorkerMetrics(CollectorRegistry())
+    standing = Standing(metrics)
     if settings.worker_metrics_port:
-        start_http_server(settings.worker_metrics_port, addr=settings.worker_metrics_host, registry=metrics.registry)
+        serve_standing(standing, settings.worker_metrics_host, settings.worker_metrics_port)
     faults.arm(settings.faults, sleep=asyncio.sleep, on_fault=lambda kind: metrics.faults_injected.labels(kind).inc())
-    service = WorkerService(settings, metrics)
+    service = WorkerService(settings, metrics, standing)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.drain)

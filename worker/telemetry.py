@@ -27,6 +27,7 @@ class Telemetry:
         self._tokens = m.step_tokens.labels("prefill"), m.step_tokens.labels("decode")
         self._prompt = m.prompt_tokens.labels("computed"), m.prompt_tokens.labels("cached")
         self._preempted = m.preemptions.labels("blocks"), m.preemptions.labels("displaced")
+        self.is_muted = False  # while the worker warms up: what it computes then is nobody's
         self._counted: StepStats | None = None
 
     def on_delivery(self, delivery: Delivery, request: Request) -> None:
@@ -42,6 +43,8 @@ class Telemetry:
 
     def on_step(self, seconds: float, load: EngineLoad) -> None:
         """`seconds` is the engine's step and the handing over of what it made."""
+        if self.is_muted:
+            return
         m, (used, free) = self._metrics, self._blocks
         m.requests_running.set(load.num_running)
         m.requests_waiting.set(load.num_waiting)

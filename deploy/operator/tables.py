@@ -121,7 +121,12 @@ def workers(fleet: Fleet) -> list[str]:
     rows = [_worker(row, model) for model, found in fleet.workers.items() for row in found]
     lines = table(head, *rows) if rows else ["no worker is registered"]
     gateways = [(name, "late" if left < 0 else "live", seconds(left)) for name, left in fleet.gateways.items()]
+    lines += [f"{row.worker_id} takes nothing: {clean(row.why)}" for row in _all(fleet) if row.why]
     return [*lines, "", *(table(("GATEWAY", "STATE", "LEASE LEFT"), *gateways) if gateways else ["no gateway lives"])]
+
+
+def _all(fleet: Fleet) -> list[WorkerRow]:
+    return [row for found in fleet.workers.values() for row in found]
 
 
 def _worker(row: WorkerRow, model: str) -> tuple[object, ...]:

@@ -38,11 +38,6 @@ local function cancel_orphans(gateway)
   end
 end
 
-local function blame(id, request)
-  if has_grown(id, request.taken_length) then return tonumber(request.crashes) end
-  return redis.call('HINCRBY', key('r', id), 'crashes', 1)
-end
-
 local function take_back(id, worker)
   local request = load(id)
   if not request or request.state ~= 'running' or worker_of(request.owner) ~= worker then

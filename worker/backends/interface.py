@@ -6,7 +6,7 @@ Backends are synchronous and belong to one thread (worker/engine_thread.py). The
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from shared.schemas import ModelCard, Prefix, Request, TokenizerBlob
 from worker.engine.outputs import EngineLoad, StepOutput
@@ -43,3 +43,12 @@ class Engine(Protocol):
     def load(self) -> EngineLoad: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A backend that keeps computed prefixes and can drop them."""
+
+    def forget_prefixes(self) -> None:
+        """What no running sequence holds is computed anew when it is asked for again."""
+        ...

@@ -118,6 +118,9 @@ class EngineCore:
     def has_work(self) -> bool:
         return not self._ledger.is_empty
 
+    def forget_prefixes(self) -> None:
+        self._scheduler.kv.forget_free()
+
     def load(self) -> EngineLoad:
         scheduler = self._scheduler
         return EngineLoad(

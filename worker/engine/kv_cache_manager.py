@@ -137,6 +137,10 @@ class KVCacheManager:
         """What its blocks hold is not found any more: it may be what broke the sequence."""
         self.cache.forget(sequence.block_table)
 
+    def forget_free(self) -> None:
+        """What blocks that nobody holds have in them is not found any more."""
+        self.cache.forget(self.pool.free_blocks())
+
     def free(self, sequence: Sequence) -> None:
         """The sequence gets a new, empty table: whoever mirrors tables can tell by identity. What the blocks hold
         can be found until they are given out anew."""

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from shared.config import WorkerSettings
 from shared.redis_client import AWAY, Client, Scripts
+from worker.condition.phase import Standing
+from worker.condition.quarantine import Quarantine
 from worker.shares import Shares
 from worker.telemetry import Telemetry
 
@@ -35,6 +37,8 @@ class Host:
     shares: Shares
     telemetry: Telemetry
     on_order: Callable[[str, list[str]], None]
+    standing: Standing
+    quarantine: Quarantine
 
 
 async def until_answered(call: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T:

@@ -12,6 +12,12 @@ local function drop_letter(id, retention_s)
   return true
 end
 
+-- A crash counts only if the journal did not grow since the request was taken. Returns how many count.
+local function blame(id, request)
+  if has_grown(id, request.taken_length) then return tonumber(request.crashes) end
+  return redis.call('HINCRBY', key('r', id), 'crashes', 1)
+end
+
 local function bury(id, request, worker, crashes, retention_s)
   local entry = redis.call('XADD', base .. 'dead', '*', 'id', id, 'worker', worker, 'crashes', crashes,
     'tenant', request.tenant, 'class', request.class)
