@@ -167,12 +167,13 @@ class EngineThread:
         self._deadlines.note(outputs)
         load = engine.load()
         with self._wake:
+            was_busy = self._load.num_running or self._load.num_waiting
             self._load = load
             self._inbox_slots -= slots
             self._inbox_tokens -= tokens
         if outputs:
             self._post(self._hand_out, applied, outputs)
-        if load.num_running or outputs:
+        if load.num_running or outputs or was_busy:
             self._on_step(time.perf_counter() - started, load)
         return True
 
