@@ -34,8 +34,12 @@ class Question:
         }  # fmt: skip
 
 
+# What a third of simulated questions begin with: long enough that workers are preferred for it.
+BEGINNINGS = tuple(tuple(range(10 + i, 170 + i)) for i in range(4))
+
+
 class SimulatedQuestions:
-    """A new question each time, answered by the simulated backend."""
+    """A new question each time, answered by the simulated backend. Some begin alike, so that lanes are drawn in."""
 
     def __init__(self, rng: random.Random, max_tokens: tuple[int, int]) -> None:
         self._rng = rng
@@ -45,6 +49,8 @@ class SimulatedQuestions:
     def draw(self) -> Question:
         rng = self._rng
         question = _question(rng, self._max_tokens, rng.choice((0.0, 1.0)), rng.choice((1, 1, 1, 2)))
+        if rng.random() < 1 / 3:
+            question = replace(question, prompt_ids=rng.choice(BEGINNINGS) + question.prompt_ids)
         return replace(question, expected=self._answers_of(question))
 
     def _answers_of(self, question: Question) -> tuple[str, ...]:

@@ -73,7 +73,8 @@ def tell_served(clients: Clients, tenants: Sequence[Tenant], load: Load) -> Figu
     }  # fmt: skip
 
 
-def virtual(windows: int, many: int) -> Figures:
+def virtual(windows: int, many: int, *, lane_ms: int = 0) -> Figures:
+    """`lane_ms`: each request is one of a conversation, and kept so long for the worker that served its last turn."""
     cases = (
         (two_tenants(64, 64), Sizes((20, 200), (4.5, 0.8), 2000)),
         (many_tenants(many), Sizes((4, 12), (2.5, 0.5), 64)),
@@ -83,11 +84,13 @@ def virtual(windows: int, many: int) -> Figures:
         with tempfile.TemporaryDirectory() as folder:
             server = Valkey(Path(folder))
             try:
-                ledger = asyncio.run(simulate(server, tenants, sizes, windows))
+                ledger = asyncio.run(simulate(server, tenants, sizes, windows, lane_ms=lane_ms))
             finally:
                 server.kill()
         name = f"{len(tenants)} tenants"
-        figures[name] = tell(f"the queue in virtual time, {name}", ledger, tenants, WINDOW_S, windows)
+        figures[name] = tell(
+            f"the queue in virtual time, {name}{', lanes' if lane_ms else ''}", ledger, tenants, WINDOW_S, windows
+        )
     return figures
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import typer
 
+from loadtest.fairness import run as fairness
 from loadtest.locality.conversations import Answered, Conversation, draw
 from loadtest.locality.served import serve
 from loadtest.locality.variants import VARIANTS, Variant
@@ -27,6 +28,8 @@ from shared.redis_client import connect
 
 Figures = dict[str, float]
 Held = tuple[list[Answered], int, int]
+MANY = 1000
+LANE_MS = 20  # of the server's clock, on which a step of 20 virtual ms takes some 10
 PACES_PER_S = {"at ease": 4.0, "at the limit": 12.0}
 
 
@@ -79,8 +82,9 @@ def compare(conversations: list[Conversation], hold: Callable[[Variant, Path, li
     return figures
 
 
-def main(conversations: int = 200, turns: int = 8, *, served: bool = False) -> None:
-    """Prefix locality: hit rate and first tokens, with lanes, without, at best and at worst."""
+def main(conversations: int = 200, turns: int = 8, fair: int = 3, *, served: bool = False) -> None:
+    """Prefix locality: hit rate and first tokens, with lanes, without, at best and at worst; then fairness with lanes
+    and without, over `fair` windows."""
     figures: dict[str, object] = {"conversations": conversations, "turns": turns}
     for pace, per_s in PACES_PER_S.items():
         typer.echo(
@@ -90,4 +94,9 @@ def main(conversations: int = 200, turns: int = 8, *, served: bool = False) -> N
     if served:
         typer.echo(f"over HTTP, load average {os.getloadavg()[0]:.1f}:")
         figures["served"] = compare(draw(conversations, turns, PACES_PER_S["at ease"]), serve)
+    if fair:
+        figures["fairness"] = {
+            "no lanes": fairness.virtual(fair, MANY),
+            "lanes": fairness.virtual(fair, MANY, lane_ms=LANE_MS),
+        }
     typer.echo(f"written to {write_results('locality', figures)}")

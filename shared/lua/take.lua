@@ -21,7 +21,7 @@ if redis.call('EXISTS', base .. 'paused') == 1 then
 end
 local taken = {}
 local YOUNG_MS = 100
-local DEPTH = 16
+local DEPTH = redis.call('EXISTS', base .. 'seen') == 1 and 16 or 1 -- where nobody is preferred, nobody overtakes
 local MOST = 32 -- in one call, so that the server is not held for longer than 5 ms; the worker asks again at once
 local is_idle = held == 0
 local share = share_of_work(0)

@@ -139,7 +139,8 @@ class World:
             return
         rng = self.rng
         request = Request(
-            request_id=self._name("r"), model=MODEL, prompt_ids=(1, 2, 3, 4), tenant=rng.choice("abc"),
+            request_id=self._name("r"), model=MODEL, prompt_ids=(len(self.clients) % 3,) * 200,
+            tenant=rng.choice("abc"),
             params=SamplingParams(
                 max_tokens=rng.randint(1, 20), seed=POISON_SEED if rng.random() < self.mix.poison else 1
             ),
