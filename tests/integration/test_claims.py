@@ -16,7 +16,7 @@ from gateway.http.options import AdmissionOptions
 from loadtest.valkey import Valkey
 from shared import keys
 from shared.access.claims import CLAIM_MS, claim_key
-from shared.errors import IdempotencyConflict, Unavailable
+from shared.errors import IdempotencyConflict, QueueFull, Unavailable
 from shared.fsck import fsck
 from shared.redis_client import Scripts
 from shared.registry import Registry
@@ -41,10 +41,10 @@ async def gateways(valkey: Valkey, scripts: Scripts) -> AsyncIterator[tuple[Gate
         assert (await fsck(scripts, model)).problems == []
 
 
-async def post(gateway: Gateway, request_id: str, model: str, body: str, *, key: str = "k") -> Placed:
+async def post(gateway: Gateway, request_id: str, model: str, body: str, *, key: str = "k", **options: Any) -> Placed:
     params = SamplingParams(max_tokens=8, seed=1)
     request = Request(request_id=request_id, model=model, prompt_ids=(1, 2), params=params, tenant="t")
-    return await gateway.dispatcher.submit(request, AdmissionOptions(60_000, key_hash=key, body_digest=body))
+    return await gateway.dispatcher.submit(request, AdmissionOptions(60_000, key_hash=key, body_digest=body, **options))
 
 
 async def num_admitted(scripts: Scripts) -> int:
@@ -136,3 +136,23 @@ async def test_with_memory_full_nothing_is_claimed(scripts: Scripts) -> None:
             await claim_key(scripts, "t", "k", MODEL, "b")
     finally:
         await client.config_set("maxmemory", "0")
+
+
+async def test_a_key_that_several_models_may_get_is_one_run_though_one_refuses(
+    gateways: tuple[Gateway, Gateway], scripts: Scripts
+) -> None:
+    """One has moved on to a fallback, the other still comes to the target, which has room again."""
+    await scripts.client.hset(keys.ROUTES, "tiny", '{"max_waiting": 1}')
+    await gateways[0].dispatcher._catalogue._try_refresh()
+    for number in range(5):
+        key = f"k{number}"
+        full = await post(gateways[0], f"full{number}", MODEL, "b", key=f"other{number}")
+        with pytest.raises(QueueFull):
+            await post(gateways[0], f"a{number}", MODEL, "b", key=key, has_alternatives=True, is_tentative=True)
+        await gateways[0].dispatcher.cancel(full.request_id, "t")
+        told = await asyncio.gather(
+            post(gateways[0], f"a{number}", OTHER, "b", key=key, has_alternatives=True, fallback="queue_full"),
+            post(gateways[1], f"b{number}", MODEL, "b", key=key, has_alternatives=True),
+        )
+        assert len({placed.request_id for placed in told}) == 1
+        await gateways[0].dispatcher.cancel(told[0].request_id, "t")
