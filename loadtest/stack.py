@@ -31,10 +31,12 @@ def child_environment(settings: Mapping[str, object]) -> dict[str, str]:
 
 class Stack:
     """Valkey, gateways, workers. `env` holds settings for all of them, without their prefix, in any case.
-    `gateway`, `port` and `base_url` are the first gateway's.
+    `gateway`, `port` and `base_url` are the first gateway's. `ready_s` is how long starting may take.
 
     with Stack(directory, num_workers=2, env={"backend": "simulated"}) as stack: ...
     """
+
+    ready_s = READY_S
 
     def __init__(
         self, directory: Path, *, num_workers: int = 1, num_gateways: int = 1, env: Mapping[str, object] | None = None
@@ -69,6 +71,10 @@ class Stack:
         """What the process of this name is given beside what all have; for a subclass."""
         return {}
 
+    def python_of(self, name: str) -> str:
+        """The interpreter of the process of this name; for a subclass."""
+        return sys.executable
+
     def start_worker(self, name: str) -> subprocess.Popen[bytes]:
         return self._start("worker.service", name)
 
@@ -85,7 +91,7 @@ class Stack:
 
     def wait_ready(self, num_workers: int) -> None:
         """Until every gateway sees that many live workers. Raises RuntimeError with the logs' ends."""
-        give_up = time.monotonic() + READY_S
+        give_up = time.monotonic() + self.ready_s
         while time.monotonic() < give_up and all(p.poll() is None for p in (*self.gateways, *self.workers)):
             try:
                 ready = f"/health/ready?min_workers={num_workers}"
@@ -119,5 +125,5 @@ class Stack:
     def _start(self, module: str, name: str, **settings: object) -> subprocess.Popen[bytes]:
         env = child_environment({**self._settings, **settings, **self.settings_of(name)})
         with (self.directory / f"{name}.log").open("ab") as log:
-            argv = [sys.executable, "-m", module]
+            argv = [self.python_of(name), "-m", module]
             return subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT)

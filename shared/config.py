@@ -152,7 +152,7 @@ class WorkerSettings(RedisSettings):
     model_name: str | None = None
     tool_format: Literal["auto", "hermes", "llama3", "mistral", "json", "none"] = "auto"
     reasoning_format: Literal["auto", "think", "none"] = "auto"
-    backend: Literal["native", "simulated"] = "native"
+    backend: Literal["native", "vllm", "simulated"] = "native"
     device: str = "cpu"
     cpu_kernels: Literal["auto", "native", "torch"] = "auto"
     cpu_activations: Literal["int16", "mixed", "int8"] = "mixed"
@@ -182,6 +182,9 @@ class WorkerSettings(RedisSettings):
     quarantine_pause_s: float = Field(default=5.0, gt=0, le=300)
     worker_metrics_host: str = "127.0.0.1"
     worker_metrics_port: int = Field(default=0, ge=0, le=65535)
+    vllm_block_size: int = Field(default=0, ge=0, le=1024)
+    vllm_memory_share: float = Field(default=0.0, ge=0, lt=1)
+    vllm_enforce_eager: bool = False
     sim_kv_tokens: int = Field(default=65_536, ge=64)
     sim_prefill_us_per_token: float = Field(default=200.0, ge=0)
     sim_step_us: float = Field(default=20_000.0, ge=0)

@@ -1,4 +1,5 @@
-"""`--seeds FROM:TO` runs a part of the long runs over random schedules: so one that was broken off is gone on with."""
+"""`--seeds FROM:TO` runs a part of the long runs over random schedules: so one that was broken off is gone on with.
+`--vllm-python PATH` names the interpreter that vLLM is installed for."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--vllm-python", metavar="PATH", help="of an environment with vLLM, for end-to-end tests of it")
     parser.addoption(
         "--seeds", metavar="FROM:TO", help="of tests that are cut by `first_seed`, those in this range only"
     )

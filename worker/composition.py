@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 
 def build_engine(settings: WorkerSettings) -> Engine:
     """The backend the settings name. A native one loads its model: seconds, and memory. Raises ConfigurationError."""
-    return _simulated(settings) if settings.backend == "simulated" else _native(settings)
+    makers = {"native": _native, "vllm": _vllm, "simulated": _simulated}
+    return makers[settings.backend](settings)
 
 
 def _simulated(settings: WorkerSettings) -> Engine:
@@ -66,6 +67,45 @@ def _native(settings: WorkerSettings) -> Engine:
         ),
         progress=lambda words: log.info("model_loading", extra={"progress": words}),
     )
+
+
+def _vllm(settings: WorkerSettings) -> Engine:
+    from worker.backends.vllm import VllmConfig, build_vllm
+    from worker.backends.vllm_engine.core import CoreConfig
+
+    return build_vllm(
+        VllmConfig(
+            core=CoreConfig(
+                model_path=settings.model,
+                dtype=settings.dtype,
+                max_context=settings.max_context,
+                max_num_seqs=settings.max_num_seqs,
+                max_step_tokens=settings.max_step_tokens,
+                policy=settings.scheduling_policy,
+                caches_prefixes=settings.prefix_cache != "off",
+                kv_cache_bytes=settings.kv_cache_mb << 20,
+                block_size=settings.vllm_block_size,
+                memory_share=settings.vllm_memory_share,
+                enforce_eager=settings.vllm_enforce_eager,
+                threads=settings.threads,
+            ),
+            name=settings.model_name,
+            prefix_cache=settings.prefix_cache,
+            refused=_refused_of_vllm(settings),
+        ),
+        progress=lambda words: log.info("model_loading", extra={"progress": words}),
+    )
+
+
+def _refused_of_vllm(settings: WorkerSettings) -> tuple[str, ...]:
+    """Settings that promise something vLLM would not keep, where they are not left at their defaults."""
+    asked = {
+        "HEADRACE_SPECULATION": settings.speculation != "off",
+        "HEADRACE_DETERMINISTIC": settings.deterministic,
+        "HEADRACE_KV_CACHE_SHARE (HEADRACE_VLLM_MEMORY_SHARE is of all memory)": settings.kv_cache_share > 0,
+        "HEADRACE_DEVICE (it takes the device it was built for, CUDA_VISIBLE_DEVICES which)": ":" in settings.device,
+    }
+    return tuple(name for name, is_asked in asked.items() if is_asked)
 
 
 def _scheduling(settings: WorkerSettings) -> SchedulerConfig:

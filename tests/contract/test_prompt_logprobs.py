@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from shared.schemas import Frame, Prefix, PromptFrame, TokenLogprobs
-from tests.contract.test_engines import BLOCK_SIZE, ENGINES, HAS_KERNELS, cache_folder, make_native_cpu, some_requests
+from tests.contract.engines import ENGINES_AND_KERNELS, Maker, maker_of
+from tests.contract.test_engines import some_requests
 from tests.unit.worker.engine.harness import answer, drain, make_request, start
-from worker.backends.interface import Engine
 
 
-@pytest.fixture(params=[*ENGINES, "native_cpu"] if HAS_KERNELS else list(ENGINES))
-def make(request: pytest.FixtureRequest) -> Callable[..., Engine]:
-    maker = ENGINES.get(request.param) or functools.partial(make_native_cpu, cache=cache_folder(request.config))
-
-    def make_engine(*, kv_cache_tokens: int = 4096, max_step_tokens: int = 64) -> Engine:
-        return maker(kv_cache_tokens, 8, max_step_tokens)
-
-    return make_engine
+@pytest.fixture(params=ENGINES_AND_KERNELS)
+def make(request: pytest.FixtureRequest) -> Maker:
+    return maker_of(request)
 
 
 def scores(frames: Sequence[Frame]) -> list[TokenLogprobs]:
@@ -28,10 +22,10 @@ def scores(frames: Sequence[Frame]) -> list[TokenLogprobs]:
 
 
 def test_logprobs_of_a_prompt_are_told_once_whatever_the_batch_the_cache_and_the_cut(
-    make: Callable[..., Engine],
+    make: Maker,
 ) -> None:
     requests = some_requests(4, n=2, prompt_logprobs=2, max_tokens=6)
-    engines = make(), make(kv_cache_tokens=6 * BLOCK_SIZE, max_step_tokens=7)
+    engines = make(), make(kv_cache_tokens=6 * make.block_size, max_step_tokens=7)
     for request in requests:
         for engine in engines:
             start(engine, request)
@@ -40,13 +34,14 @@ def test_logprobs_of_a_prompt_are_told_once_whatever_the_batch_the_cache_and_the
     for request in requests:
         name = request.request_id
         assert len(scores(whole[name])) == len(request.prompt_ids) - 1
-        assert scores(whole[name]) == scores(crowded[name])
+        assert make.tells_alike(scores(whole[name]), scores(crowded[name]))
         for cut in range(4):
             start(engines[1], request, crowded[name][:cut])
-            assert scores([*crowded[name][:cut], *drain(engines[1])[name]]) == scores(whole[name])
+            resumed = [*crowded[name][:cut], *drain(engines[1])[name]]
+            assert make.tells_alike(scores(resumed), scores(whole[name]))
 
 
-def test_no_tokens_are_made_where_none_are_asked(make: Callable[..., Engine]) -> None:
+def test_no_tokens_are_made_where_none_are_asked(make: Maker) -> None:
     engine = make()
     start(engine, make_request("scored", max_tokens=0, prompt_logprobs=0))
     start(engine, make_request("plain", max_tokens=0))

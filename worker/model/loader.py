@@ -1,15 +1,11 @@
 """From a path or a packaged model's name to a runner with its card: the composition root of worker/model.
 
-A revision names bytes: model name and a digest of weights, configuration, tokenizer and template, so that two
-workers under one revision give the same answers. PyTorch is imported when a model is loaded, not before: a
-gateway's machine or a simulated worker needs none.
+PyTorch is imported when a model is loaded, not before: a gateway's machine or a simulated worker needs none.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +18,7 @@ from shared.text.tokenizer import blob_digest
 from worker.model.cpu.choice import KernelConfig, Placement, try_load
 from worker.model.cuda.choice import CudaOptions, try_load_cuda
 from worker.model.families.model_config import ModelConfig
+from worker.model.identity import clean_name, revision_of
 from worker.model.kv_budget import usable_blocks
 from worker.model.runner import LoadedModel, Runner
 
@@ -97,7 +94,7 @@ def load_model(  # noqa: PLR0913 - one call shape, keyword-only but for the path
             raise ConfigurationError("deterministic is asked for, and PyTorch would compute, which is not")
         runner = _torch_runner(checkpoint, wanted, say)
     checkpoint.close()
-    card = _card(checkpoint, _clean(name or packaged_name or checkpoint.name), context_length, runner)
+    card = _card(checkpoint, clean_name(name or packaged_name or checkpoint.name), context_length, runner)
     say(f"{card.revision}: {runner.num_blocks - 1} KV blocks of {runner.block_size} tokens on {place}")
     return _Loaded(runner, card, checkpoint.tokenizer_blob, config)
 
@@ -158,10 +155,9 @@ def _open(location: Path) -> Checkpoint:
 
 def _card(checkpoint: Checkpoint, name: str, context_length: int, runner: Runner) -> ModelCard:
     tokenizer_digest = blob_digest(checkpoint.tokenizer_blob)
-    digest = hashlib.blake2b(f"{checkpoint.digest} {tokenizer_digest}".encode(), digest_size=6).hexdigest()
     return ModelCard(
         name=name,
-        revision=f"{name}@{digest}",
+        revision=revision_of(name, checkpoint.digest, tokenizer_digest),
         architecture=checkpoint.config.architecture,
         context_length=context_length,
         max_request_tokens=min(context_length, (runner.num_blocks - 1) * runner.block_size),
@@ -170,8 +166,3 @@ def _card(checkpoint: Checkpoint, name: str, context_length: int, runner: Runner
         tokenizer_digest=tokenizer_digest,
         created_s=int(time.time()),
     )
-
-
-def _clean(name: str) -> str:
-    """A name as Redis keys and URLs carry it."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-") or "model"
