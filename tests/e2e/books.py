@@ -15,20 +15,20 @@ from shared.registry import Registry
 from shared.request_queue import Bounds, RequestQueue, Ticket
 
 
-async def books_of(stack: Stack) -> Books:
-    """The books of the stack's one model."""
+async def books_of(stack: Stack, model: str | None = None) -> Books:
+    """The books of the stack's one model, or of the one of this name."""
     scripts = Scripts(connect(RedisSettings(redis_url=stack.valkey.url)))
     try:
-        (card,) = await Registry(scripts).models()
+        (card,) = [card for card in await Registry(scripts).models() if model in (None, card.name)]
         return await fsck(scripts, card.revision)
     finally:
         await scripts.client.aclose()
 
 
-async def settled_books(stack: Stack) -> Books:
+async def settled_books(stack: Stack, model: str | None = None) -> Books:
     """The books once nothing is waiting or running; the test's own timeout bounds the wait."""
     while True:
-        books = await books_of(stack)
+        books = await books_of(stack, model)
         if not books.undone:
             return books
         await asyncio.sleep(0.05)

@@ -130,7 +130,7 @@ async def test_a_client_that_leaves_frees_its_blocks(mixed: MixedStack) -> None:
                 break
             await asyncio.sleep(0.1)
         assert await mixed.num_blocks_used() == 0
-    assert (await settled_books(mixed)).problems == []
+    assert (await settled_books(mixed, BY_VLLM)).problems == []
 
 
 async def test_a_killed_vllm_worker_changes_no_word(mixed: MixedStack) -> None:
@@ -147,4 +147,4 @@ async def test_a_killed_vllm_worker_changes_no_word(mixed: MixedStack) -> None:
         said += [word async for word in arriving]
         assert "".join(said) == undisturbed
         assert sorted(mixed.holders_of(request_id)) == sorted(VLLM_WORKERS)
-    assert (await settled_books(mixed)).problems == []
+    assert (await settled_books(mixed, BY_VLLM)).problems == []

@@ -150,6 +150,10 @@ class VllmCore:
         """What runs and what is cached, as if it had just been built."""
         self.abort(list(self._names))
         self.chooser.sequences.clear()
+        self.forget_prefixes()
+
+    def forget_prefixes(self) -> None:
+        """Nothing happens while a sequence holds blocks: vLLM forgets all or none."""
         self._llm.reset_prefix_cache()
 
     def close(self) -> None:

@@ -93,6 +93,10 @@ class VllmEngine:
     def has_work(self) -> bool:
         return not self._ledger.is_empty
 
+    def forget_prefixes(self) -> None:
+        """Only when nothing runs: vLLM forgets all or none."""
+        self._core.forget_prefixes()
+
     def load(self) -> EngineLoad:
         num_running, num_waiting = self._core.num_running_and_waiting()
         return EngineLoad(

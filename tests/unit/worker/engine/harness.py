@@ -69,6 +69,7 @@ class FakeModel:
     runner: Runner
     card: ModelCard
     tokenizer_blob: TokenizerBlob
+    config: Any = None
 
 
 def make_fake_runner(machine: Machine) -> Runner:
