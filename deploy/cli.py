@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import socket
 import sys
+import zlib
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from deploy import api_keys
-from deploy.doctor import machine
+from deploy.doctor import cores, machine
 from deploy.launcher import Launcher, run_until_signalled
 from deploy.operator import commands as operator
 from deploy.plan import CHAOS, GATEWAY, WORKER, Commands, share_of_cores
@@ -66,9 +70,17 @@ def up(
     with refusals():
         settings = load(LauncherSettings, workers=workers, port=port, model=model, redis_url=redis, data_dir=data_dir)
         load(GatewaySettings)
-        threads = load(WorkerSettings).threads or share_of_cores(settings.workers)
-        commands = Commands(worker_threads=threads)
-        asyncio.run(run_until_signalled(Launcher(settings, commands, show_answer=demo)))
+        asyncio.run(run_until_signalled(Launcher(settings, _commands(settings), show_answer=demo)))
+
+
+def _commands(settings: LauncherSettings) -> Commands:
+    """What the workers of this machine share out among them."""
+    worker = load(WorkerSettings)
+    sets = cores.deal(settings.workers) if worker.cpu_set == "auto" and settings.workers else []
+    threads = worker.threads or (0 if worker.cpu_set else share_of_cores(settings.workers))
+    here = f"{zlib.crc32(str(Path(settings.data_dir).resolve()).encode()):08x}"
+    name = worker.worker_name or f"{re.sub('[^A-Za-z0-9.-]', '-', socket.gethostname())[:60]}-{here}"
+    return Commands(worker_threads=threads, cpu_sets=sets, worker_name=f"{name}-worker")
 
 
 @app.command()

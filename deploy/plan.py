@@ -7,7 +7,6 @@ an init system would start.
 from __future__ import annotations
 
 import ipaddress
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy import valkey
+from deploy.doctor import cores
 from deploy.preflight import DataDirectory
 from deploy.process import ProcessSpec
 from shared.config import LauncherSettings
@@ -26,11 +26,14 @@ CHAOS = (sys.executable, "-m", "loadtest", "chaos")
 
 @dataclass(frozen=True)
 class Commands:
-    """The services' command lines (tests put small stand-ins here), and threads a worker (0: it decides)."""
+    """The services' command lines (tests put small stand-ins here), threads a worker (0: it decides), and the
+    workers' cores and what their names begin with."""
 
     gateway: Sequence[str] = GATEWAY
     worker: Sequence[str] = WORKER
     worker_threads: int = 0
+    cpu_sets: Sequence[str] = ()
+    worker_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,11 @@ def _gateway_spec(settings: LauncherSettings, data: DataDirectory, redis_url: st
 def _worker_spec(
     settings: LauncherSettings, logs: Path, redis_url: str, commands: Commands, number: int
 ) -> ProcessSpec:
-    threads = {"HEADRACE_THREADS": str(commands.worker_threads)} if commands.worker_threads else {}
+    added = {"HEADRACE_THREADS": str(commands.worker_threads)} if commands.worker_threads else {}
+    if commands.cpu_sets:
+        added["HEADRACE_CPU_SET"] = commands.cpu_sets[number - 1]
+    if commands.worker_name:
+        added["HEADRACE_WORKER_NAME"] = f"{commands.worker_name}-{number}"
     return ProcessSpec(
         name=f"worker-{number}",
         argv=commands.worker,
@@ -112,14 +119,14 @@ def _worker_spec(
             "HEADRACE_REDIS_URL": redis_url,
             "HEADRACE_MODEL": settings.model,
             "HEADRACE_DRAIN_TIMEOUT_S": str(settings.drain_timeout_s),
-            **threads,
+            **added,
         },
     )
 
 
 def share_of_cores(workers: int) -> int:
     """Threads for each of several workers on this machine, so that they do not fight for its cores; 0 for one."""
-    return 0 if workers < 2 else max(1, (os.cpu_count() or 1) // workers)
+    return 0 if workers < 2 else max(1, int(cores.usable()) // workers)
 
 
 def _reachable_host(host: str) -> str:

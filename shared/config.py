@@ -23,6 +23,28 @@ PREFIX = "HEADRACE_"
 PrefixScope = Literal["tenant", "shared", "off"]
 
 
+def usable_cpus() -> frozenset[int]:
+    """What this process may run on; as many as there are where the system does not say."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def parse_cpu_set(cores: str, usable: frozenset[int]) -> frozenset[int]:
+    """`0-3,8` as numbers. Raises ValueError naming what is no range, or not in `usable`."""
+    found: set[int] = set()
+    for part in cores.split(","):
+        match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part.strip())
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise ValueError(f"'{part.strip()[:40]}' is no core and no range of cores, as in 0-3,8")
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    if lacking := sorted(found - usable):
+        named = ", ".join(map(str, lacking[:8]))
+        allowed = ", ".join(map(str, sorted(usable)[:64]))
+        raise ValueError(f"this process may not run on {named}; it may on {allowed}")
+    return frozenset(found)
+
+
 class _Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
@@ -176,6 +198,7 @@ class WorkerSettings(RedisSettings):
     max_context: int = Field(default=0, ge=0)
     drain_timeout_s: float = Field(default=30.0, ge=0)
     warmup_s: float = Field(default=20.0, ge=0, le=600)
+    cpu_set: str = ""
     worker_name: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,100}$")
     quarantine_failures: int = Field(default=3, ge=0, le=1000)
     quarantine_window_s: float = Field(default=300.0, gt=0)
@@ -189,6 +212,13 @@ class WorkerSettings(RedisSettings):
     sim_prefill_us_per_token: float = Field(default=200.0, ge=0)
     sim_step_us: float = Field(default=20_000.0, ge=0)
     sim_step_us_per_seq: float = Field(default=0.0, ge=0)
+
+    @field_validator("cpu_set")
+    @classmethod
+    def _cores_exist(cls, cores: str) -> str:
+        if cores not in ("", "auto"):
+            parse_cpu_set(cores, usable_cpus())
+        return cores
 
 
 class LauncherSettings(_Settings):

@@ -139,6 +139,21 @@ class WorkerMetrics:
         self.engine_failures = make.counter(
             "engine_failures_total", "Failures that may be this worker's, by kind", "kind"
         )
+        self.gpu = {
+            f"gpu_{name}": make.gauge(f"gpu_{name}", f"{words}, as its driver says", "device")
+            for name, words in {
+                "utilization_ratio": "Part of the time in which the GPU computed",
+                "memory_used_bytes": "Memory of the GPU in use, by whatever process",
+                "memory_total_bytes": "Memory of the GPU",
+                "power_watts": "Power the GPU draws",
+                "temperature_celsius": "Temperature of the GPU",
+                "slowed_power_cap": "1 while its power limit slows the GPU",
+                "slowed_hardware": "1 while its hardware slows the GPU",
+                "slowed_thermal_software": "1 while the driver slows the GPU for its heat",
+                "slowed_thermal_hardware": "1 while the hardware slows the GPU for its heat",
+                "slowed_power_brake": "1 while its power supply slows the GPU",
+            }.items()
+        }
         self.fenced = make.counter("fenced_total", "Requests dropped because another owner has them")
         self.reaped = make.counter("reaped_total", "What reaping moved or ended, by kind", "kind")
         self.faults_injected = make.counter(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -167,7 +168,8 @@ def _worker_row(worker_id: str, raw: dict[bytes, bytes], lease_left_ms: int, num
     with contextlib.suppress(msgspec.DecodeError):
         info = msgspec.json.decode(raw.get(b"info", b""), type=WorkerInfo)
     with contextlib.suppress(msgspec.DecodeError):
-        load = msgspec.json.decode(raw.get(b"load", b"{}"), type=dict[str, float])
+        said = msgspec.json.decode(raw.get(b"load", b"{}"), type=dict[str, Any])
+        load = {name: float(value) for name, value in said.items() if isinstance(value, int | float)}
     return WorkerRow(
         worker_id,
         info,

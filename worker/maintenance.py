@@ -7,7 +7,6 @@ A model card that Redis lost is published again.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -41,6 +40,7 @@ class Maintenance:
         self._publisher = publisher
         self._identity = identity
         self.was_stalled = False
+        self.more_figures: Callable[[], dict[str, float]] = dict[str, float]
 
     async def run(self, settings: RedisSettings, republish: Callable[[], Awaitable[None]]) -> None:
         beats = 0
@@ -61,7 +61,7 @@ class Maintenance:
             self.was_stalled = True
             log.error("engine_stalled", extra={"stalled_s": round(stalled_s, 1)})
             return
-        load = orjson.dumps(dataclasses.asdict(self._engine.load()))
+        load = orjson.dumps(self._engine.load().figures() | self.more_figures())
         await faults.hit("heartbeat")
         async with self._consumer.books:
             beat = await self._queue.heartbeat(*self._identity, load)

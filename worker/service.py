@@ -15,12 +15,13 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 import uvloop
 from prometheus_client import CollectorRegistry
 
 from shared import faults
-from shared.config import WorkerSettings, load
+from shared.config import WorkerSettings, load, parse_cpu_set, usable_cpus
 from shared.errors import ConfigurationError, HeadraceError
 from shared.observability import WorkerMetrics, configure_logging
 from shared.reaper import Reaper
@@ -29,6 +30,7 @@ from shared.registry import Registry
 from shared.schemas import ModelCard
 from shared.text.tokenizer import encode_blob
 from worker.composition import build_engine
+from worker.condition.gpu import open_gpu
 from worker.condition.phase import Phase, Standing, serve_standing
 from worker.condition.quarantine import Failures, Quarantine
 from worker.condition.warmup import Probe, warm_up
@@ -93,7 +95,7 @@ class WorkerService:
         count = self._metrics.reaped
         reaper = Reaper(self._scripts, self._settings, lambda kind, number: count.labels(kind).inc(number))
         probe = functools.partial(self._probe, model.card)
-        beside = (reaper.run(), self._quarantine.run(probe), self._starts.lived())
+        beside = (reaper.run(), self._quarantine.run(probe), self._starts.lived(), self._watch_gpu())
         tasks = [asyncio.create_task(model.run()), *map(asyncio.create_task, beside)]
         try:
             await first_of(*tasks)
@@ -132,6 +134,15 @@ class WorkerService:
         seqs = self._settings.max_num_seqs
         return await warm_up(self._shares, card, self._telemetry, max_num_seqs=seqs, within_s=within_s)
 
+    async def _watch_gpu(self) -> None:
+        """For ever, also where there is none to watch."""
+        device = self._settings.device
+        gpu = await asyncio.to_thread(open_gpu, device)
+        while gpu is not None:
+            self._telemetry.on_gpu(device, await asyncio.to_thread(gpu.read))
+            await asyncio.sleep(self._settings.heartbeat_ms / 1000)
+        await asyncio.Event().wait()
+
     def _is_alive(self) -> bool:
         """False: its engine has not gone round for long, and ending the process is what helps."""
         is_starting = self._standing.phase in (Phase.LOADING, Phase.WARMING)
@@ -157,10 +168,19 @@ async def serve(settings: WorkerSettings) -> None:
     await service.run()
 
 
+def keep_to(cores: str) -> None:
+    """This process: the threads it has (libraries start some when they are imported), and by them all it will have."""
+    if cores not in ("", "auto") and hasattr(os, "sched_setaffinity"):
+        wanted = parse_cpu_set(cores, usable_cpus())
+        for thread in Path("/proc/self/task").iterdir():
+            os.sched_setaffinity(int(thread.name), wanted)
+
+
 def main() -> None:
     """`headrace worker`: settings from the environment; exit 2 for a wrong setting, 1 for a broken engine."""
     try:
         settings = load(WorkerSettings)
+        keep_to(settings.cpu_set)
         configure_logging("worker", f"{socket.gethostname()}-{os.getpid()}", settings.log_level)
         uvloop.run(serve(settings))
     except ConfigurationError as error:

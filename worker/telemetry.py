@@ -28,6 +28,7 @@ class Telemetry:
         self._prompt = m.prompt_tokens.labels("computed"), m.prompt_tokens.labels("cached")
         self._preempted = m.preemptions.labels("blocks"), m.preemptions.labels("displaced")
         self.is_muted = False  # while the worker warms up: what it computes then is nobody's
+        self._gpu: dict[str, float] = {}
         self._counted: StepStats | None = None
 
     def on_delivery(self, delivery: Delivery, request: Request) -> None:
@@ -40,6 +41,16 @@ class Telemetry:
         self._metrics.fenced.inc(len(emitted.fenced))
         if emitted.is_published:
             self._metrics.generation_tokens.inc(sum(emission.num_tokens for emission in emissions))
+
+    def gpu_figures(self) -> dict[str, float]:
+        """As they were last read; empty without a GPU that can be read."""
+        return self._gpu
+
+    def on_gpu(self, device: str, figures: dict[str, float]) -> None:
+        """What worker/condition/gpu.py read."""
+        self._gpu = figures
+        for name, value in figures.items():
+            self._metrics.gpu[name].labels(device).set(value)
 
     def on_step(self, seconds: float, load: EngineLoad) -> None:
         """`seconds` is the engine's step and the handing over of what it made."""

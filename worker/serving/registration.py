@@ -95,6 +95,7 @@ class ServedModel:
         publisher = Publisher(stream, share, holdings, identity, host.telemetry.on_emit, host.on_order)
         consumer = Consumer(queue, host.bell, share, holdings, identity, host.telemetry.on_delivery)
         maintenance = Maintenance(queue, share, holdings, consumer, publisher, identity)
+        maintenance.more_figures = host.telemetry.gpu_figures
         leaving = Leaving(queue, share, holdings, publisher, self._drain_now)
         share.on_outputs = lambda outputs: publisher.offer(failing.sift(outputs))
         share.on_room = consumer.make_room
