@@ -46,7 +46,7 @@ DEFENCES = [
     Defence(
         lanes.test_nothing_is_kept_for_who_is_dead_or_leaving,
         "admit",
-        "or redis.call('HEXISTS', key('w', worker), 'draining') == 1",
+        "or redis.call('HGET', key('w', worker), 'draining')",
         "",
     ),
     Defence(

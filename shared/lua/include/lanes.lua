@@ -21,7 +21,7 @@ end
 -- Alive, staying, and not so full, counting what is on its way, that others should have it: a hot prefix spreads.
 local function has_lane(worker, share)
   local lease = redis.call('ZSCORE', base .. 'lease', worker)
-  if not lease or tonumber(lease) <= now or redis.call('HEXISTS', key('w', worker), 'draining') == 1 then return false end
+  if not lease or tonumber(lease) <= now or redis.call('HGET', key('w', worker), 'draining') then return false end
   local num_kept = redis.call('ZCOUNT', key('lane', worker), '(' .. now, '+inf')
   return redis.call('ZCARD', key('own', worker)) + num_kept < most_for(share)
 end
