@@ -26,7 +26,7 @@ _PARAM: dict[type[HeadraceError], str] = {
     InvalidRequest: "the field or header, where it is one",
     ContextLengthExceeded: "`messages`, `prompt` or `input`",
     UnsupportedMediaType: "`content-type` or `content-encoding`",
-    PermissionDenied: "`model` or `service_tier`, where it is one",
+    PermissionDenied: "`service_tier`, where it is one",
     ModelNotFound: "`model`",
     IdempotencyConflict: "`idempotency-key`",
 }

@@ -13,8 +13,8 @@ from openai import (
     AuthenticationError,
     BadRequestError,
     InternalServerError,
+    NotFoundError,
     OpenAI,
-    PermissionDeniedError,
     RateLimitError,
 )
 
@@ -65,9 +65,9 @@ def test_an_unknown_key_is_401_for_all_but_probes(stack: Stack) -> None:
     assert refused.value.response.headers["www-authenticate"] == "Bearer"
 
 
-def test_a_model_that_is_not_allowed_is_403_and_not_listed(stack: Stack) -> None:
+def test_a_model_that_is_not_allowed_is_not_found_and_not_listed(stack: Stack) -> None:
     with client_of(stack, "other") as client:
-        with pytest.raises(PermissionDeniedError, match="another-model"):
+        with pytest.raises(NotFoundError, match=r"does not exist\. Available models: none"):
             ask(client)
         assert list(client.models.list()) == []
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from gateway.models.catalogue import Catalogue
 from prometheus_client import CollectorRegistry
 
+from gateway.models.catalogue import Catalogue
 from shared import keys
 from shared.config import GatewaySettings
 from shared.errors import Unavailable
