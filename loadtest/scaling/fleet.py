@@ -24,11 +24,12 @@ OPERATOR_KEY = "the load run's own key"
 
 
 def settings(step_ms: float) -> dict[str, object]:
-    """Generous leases: a machine this full pauses processes for seconds, and dead workers are not the subject."""
+    """Generous leases: a machine this full pauses processes for seconds, and dead workers are not the subject. Nor are
+    deadlines: answers this slow end in bursts, between which a gateway's drain rate says that nothing moves."""
     return {
         "backend": "simulated", "max_num_seqs": SLOTS, "sim_step_us": step_ms * 1000, "sim_prefill_us_per_token": 0,
         "sim_kv_tokens": 4096, "max_waiting": 10_000, "lease_ms": 20_000, "heartbeat_ms": 1000, "log_level": "warning",
-        "operator_key": OPERATOR_KEY, "drain_timeout_s": 60,
+        "operator_key": OPERATOR_KEY, "drain_timeout_s": 60, "start_deadline_s": 86_400,
     }  # fmt: skip
 
 

