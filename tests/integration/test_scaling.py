@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from gateway.catalogue import Catalogue
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from deploy.cli import app
+from gateway.models.catalogue import Catalogue
 from gateway.upkeep import Upkeep
 from loadtest.valkey import Valkey
 from shared import keys
