@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ VLLM = pytest.param(
     "vllm",
     marks=[pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")],
 )
-ENGINES = ["native_fake", "simulated", VLLM]
+ENGINES = ["native_fake", "simulated", "vllm_stand_in", VLLM]
 ENGINES_AND_KERNELS = [*ENGINES, "native_cpu"] if HAS_KERNELS else ENGINES
 
 
@@ -66,6 +67,8 @@ def maker_of(request: pytest.FixtureRequest, *, max_num_seqs: int = 8) -> Maker:
             is_bitwise=False,
             displaces_at_slots=False,
         )
+    if request.param == "vllm_stand_in":
+        return Maker(build=make_vllm_stand_in, max_num_seqs=max_num_seqs, displaces_at_slots=False)
     if request.param == "native_cpu":
         from tests.model.cpu.kernel_cache import kernel_cache
 
@@ -87,6 +90,16 @@ def make_native_fake(kv_cache_tokens: int, max_num_seqs: int, max_step_tokens: i
     runner = FakeRunner(num_blocks=1 + kv_cache_tokens // BLOCK_SIZE, vocab_size=simulated.card.vocab_size)
     model = FakeModel(runner, simulated.card, simulated.tokenizer_blob)
     return compose_native(model, SchedulerConfig(max_num_seqs=max_num_seqs, max_step_tokens=max_step_tokens))
+
+
+def make_vllm_stand_in(kv_cache_tokens: int, max_num_seqs: int, max_step_tokens: int) -> Engine:
+    """The engine over vLLM on what stands in for vLLM, with the simulated model's tokenizer."""
+    from tests.contract.vllm_stand_in import StandIn
+    from worker.backends.vllm import compose_vllm
+
+    simulated = make_simulated(BIG, 1, 1)
+    core: Any = StandIn(kv_cache_tokens, max_num_seqs, max_step_tokens, simulated.card.vocab_size)
+    return compose_vllm(core, simulated.card, simulated.tokenizer_blob)
 
 
 def make_native_cpu(kv_cache_tokens: int, max_num_seqs: int, max_step_tokens: int, cache: Path) -> Engine:
