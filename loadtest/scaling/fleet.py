@@ -93,6 +93,8 @@ class Fleet:
             except subprocess.TimeoutExpired:
                 host.kill()
                 host.wait()
+            assert host.stdout is not None
+            host.stdout.close()
         self.stack.stop()
 
     def resize(self, number: int) -> None:
