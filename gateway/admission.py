@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import random
 from array import array
-from dataclasses import dataclass, replace
+from collections import deque
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -28,26 +29,42 @@ _WORDS = {
 # What says nothing of who asks: another model may have room.
 _OF_THE_MODEL = ("full", "tokens_full", "bytes_full")
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 30.0
+# Of a drain rate: the time it is taken over at least and at most, and how many requests are enough to end that.
+_SHORTEST_S, _LONGEST_S, _ENOUGH = 5.0, 120.0, 32
 
 
 @dataclass(slots=True)
 class DrainRate:
-    """Requests taken a second while some waited for workers, smoothed; fed with a counter that only grows.
+    """Requests taken a second while some waited for workers; fed with a counter that only grows. 0: not known.
 
-    How many are taken while nothing waits says what was asked, not what can be done, so it does not count.
+    How many are taken while nothing waits says what was asked, not what can be done, so it does not count: `_seen` is
+    (seconds in which some waited, taken in them). Requests that began together end together, and long ones far apart,
+    so the rate is taken over as long a time as has a good number of them.
     """
 
     per_s: float = 0.0
     _last: tuple[float, float] | None = None
+    _seen: deque[tuple[float, float]] = field(default_factory=lambda: deque([(0.0, 0.0)]))
 
     def observe(self, total: float, at_s: float, *, is_draining: bool) -> None:
         if not is_draining:
             self._last = None
             return
         if self._last is not None and at_s > self._last[1] and total >= self._last[0]:
-            now = (total - self._last[0]) / (at_s - self._last[1])
-            self.per_s = now if self.per_s == 0.0 else 0.8 * self.per_s + 0.2 * now
+            seconds, taken = self._seen[-1]
+            self._seen.append((seconds + at_s - self._last[1], taken + total - self._last[0]))
+            while len(self._seen) > 2 and self._reaches_far(self._seen[1]):
+                self._seen.popleft()
+            seconds, taken = self._over(self._seen[0])
+            self.per_s = taken / seconds
         self._last = (total, at_s)
+
+    def _reaches_far(self, since: tuple[float, float]) -> bool:
+        seconds, taken = self._over(since)
+        return seconds >= _LONGEST_S or (seconds >= _SHORTEST_S and taken >= _ENOUGH)
+
+    def _over(self, since: tuple[float, float]) -> tuple[float, float]:
+        return self._seen[-1][0] - since[0], self._seen[-1][1] - since[1]
 
 
 def mark_of(request: Request, key_hash: str) -> str:

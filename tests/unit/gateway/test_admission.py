@@ -18,6 +18,24 @@ def test_the_rate_is_what_was_taken_while_some_waited() -> None:
     assert rate.per_s == pytest.approx(4.0)
 
 
+def test_long_requests_that_end_together_have_a_steady_rate() -> None:
+    """Eight at once every 16 seconds: as soon as some were taken, it is told within a factor of two, at any moment."""
+    rate = DrainRate()
+    told: list[float] = []
+    for second in range(200):
+        rate.observe(8 * (second // 16), second, is_draining=True)
+        told.append(rate.per_s)
+    assert set(told[:16]) == {0.0}
+    assert min(told[20:]) > 0.25 and max(told[20:]) < 1.0
+
+
+def test_the_rate_follows_a_change() -> None:
+    rate = DrainRate()
+    for second in range(60):
+        rate.observe(20 * second if second < 50 else 1000 + 5 * (second - 50), second, is_draining=True)
+    assert rate.per_s == pytest.approx(5.0, rel=0.01)
+
+
 def test_how_long_a_place_takes() -> None:
     assert eta_ms(3, 2.0) == 1500
     assert eta_ms(3, 0.0) is None
