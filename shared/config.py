@@ -19,6 +19,7 @@ from shared.servers.address import parse
 from shared.servers.store_address import StoreAddress, parse_store
 
 PREFIX = "HEADRACE_"
+ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 PrefixScope = Literal["tenant", "shared", "off"]
 
@@ -196,6 +197,9 @@ class WorkerSettings(RedisSettings):
     kv_cache_share: float = Field(default=0.0, ge=0, lt=1)
     kv_cache_type: Literal["auto", "float16", "float32"] = "auto"
     max_context: int = Field(default=0, ge=0)
+    adapters: str = Field(default="", max_length=20_000)
+    max_adapters: int = Field(default=8, ge=0, le=64)
+    max_adapter_rank: int = Field(default=64, ge=1, le=512)
     drain_timeout_s: float = Field(default=30.0, ge=0)
     warmup_s: float = Field(default=20.0, ge=0, le=600)
     cpu_set: str = ""
@@ -219,6 +223,29 @@ class WorkerSettings(RedisSettings):
         if cores not in ("", "auto"):
             parse_cpu_set(cores, usable_cpus())
         return cores
+
+    @field_validator("adapters")
+    @classmethod
+    def _adapters_are_understood(cls, setting: str) -> str:
+        _adapters(setting)
+        return setting
+
+    @property
+    def adapter_paths(self) -> dict[str, str]:
+        """Name -> folder."""
+        return _adapters(self.adapters)
+
+
+def _adapters(setting: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in setting.split(","))):
+        name, _, path = part.partition("=")
+        if not ADAPTER_NAME.fullmatch(name) or not path:
+            raise ValueError(f"'{part[:80]}' is no name=path of an adapter (name: letters, digits, '.', '_', '-')")
+        if name in found:
+            raise ValueError(f"two adapters are named {name}")
+        found[name] = path
+    return found
 
 
 class LauncherSettings(_Settings):

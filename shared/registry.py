@@ -20,6 +20,21 @@ from shared.schemas import WIRE_VERSION, ModelCard, State, WorkerInfo
 log = logging.getLogger(__name__)
 
 
+class AdapterState(msgspec.Struct, frozen=True):
+    """How an adapter stands on a worker: loading, ready, unloading, unloaded or failed (`code` and `message` say why).
+
+    `order` is the operator's that it comes from; '' of one that was configured.
+    """
+
+    name: str
+    path: str
+    state: str
+    revision: str = ""
+    order: str = ""
+    code: str = ""
+    message: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
     """One worker: `state` is live, draining (an operator sent it away), late (its lease ran out) or quarantined: then
@@ -36,6 +51,7 @@ class WorkerRow:
     beat_age_ms: int = 0
     state: str = "live"
     why: str = ""
+    adapters: list[AdapterState] = field(default_factory=list[AdapterState])
 
 
 class _Versioned(msgspec.Struct):
@@ -170,12 +186,16 @@ def _worker_row(worker_id: str, raw: dict[bytes, bytes], lease_left_ms: int, num
     with contextlib.suppress(msgspec.DecodeError):
         said = msgspec.json.decode(raw.get(b"load", b"{}"), type=dict[str, Any])
         load = {name: float(value) for name, value in said.items() if isinstance(value, int | float)}
+    adapters: list[AdapterState] = []
+    with contextlib.suppress(msgspec.DecodeError):
+        adapters = msgspec.json.decode(raw.get(b"adapters", b"[]"), type=list[AdapterState])
     return WorkerRow(
         worker_id,
         info,
         lease_left_ms,
         num_owned,
         load=load,
+        adapters=adapters,
         beat_age_ms=now - int(raw.get(b"beat_at", now)),
         state="late" if lease_left_ms < 0 else "draining" if b"draining" in raw else "live",
     )

@@ -187,6 +187,14 @@ class RequestQueue:
         owned = {_text(r[0]): (_text(r[1]), _names(r[2])) for r in reply[1]}
         return Heartbeat(owned, list(reply[2]), int(reply[3]))
 
+    async def tell_adapters(self, worker: str, nonce: str, adapters: bytes) -> None:
+        """How each adapter of this worker stands (JSON), for operators. Raises LeaseLost."""
+        _require_lease(await self.scripts.run("tell_adapters", self._key, worker, nonce, adapters))
+
+    async def order(self, worker: str, words: bytes, by: str) -> bool:
+        """An operator's command (a JSON array) for a worker. False: there is none of this id."""
+        return _text((await self.scripts.run("order", self._key, worker, words, by))[0]) == "told"
+
     async def release(self, request_id: str, owner: str, *, max_crashes: int = 0) -> bool:
         """Give back without blame; `max_crashes`: with it, as of a crash. False: it was not this owner's any more."""
         reply = await self.scripts.run("release", self._key, request_id, owner, max_crashes, self.retention_s)

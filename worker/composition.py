@@ -31,12 +31,13 @@ def _simulated(settings: WorkerSettings) -> Engine:
             prefill_us_per_token=settings.sim_prefill_us_per_token,
             step_us=settings.sim_step_us,
             step_us_per_seq=settings.sim_step_us_per_seq,
+            max_adapters=settings.max_adapters,
         )
     )
 
 
 def _native(settings: WorkerSettings) -> Engine:
-    from worker.backends.native import NativeConfig, build_native
+    from worker.backends.native import AdapterLimits, NativeConfig, build_native
     from worker.model.cpu.choice import KernelConfig
     from worker.model.cuda.choice import CudaOptions
 
@@ -64,6 +65,7 @@ def _native(settings: WorkerSettings) -> Engine:
                 max_step_tokens=settings.max_step_tokens,
             ),
             scheduling=_scheduling(settings),
+            adapters=AdapterLimits(settings.max_adapters, settings.max_adapter_rank),
         ),
         progress=lambda words: log.info("model_loading", extra={"progress": words}),
     )

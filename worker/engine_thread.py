@@ -25,7 +25,7 @@ from worker.engine.outputs import EngineLoad, StepOutput
 log = logging.getLogger(__name__)
 _IDLE_TICK_S = 0.25
 _LATE = ErrorInfo("deadline_exceeded", "the deadline passed while the answer was computed")
-_Command = tuple[Request, Sequence[Prefix], Due] | tuple[str, ...]
+_Command = tuple[Request, Sequence[Prefix], Due] | tuple[str, ...] | Callable[[], None]
 
 
 class EngineThread:
@@ -76,6 +76,23 @@ class EngineThread:
             self._inbox.append(names)
             self._number(*names)
             self._wake.notify()
+
+    async def between_steps(self, call: Callable[[], None]) -> None:
+        """Runs it on the engine's thread, when all commands given before were obeyed. Raises what it raises."""
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def run() -> None:
+            try:
+                call()
+            except Exception as error:
+                self._post(done.set_exception, error)
+            else:
+                self._post(done.set_result, None)
+
+        with self._wake:
+            self._inbox.append(run)
+            self._wake.notify()
+        await done
 
     def refuse(self, request_id: str, why: str) -> None:
         """End a request that cannot even be given to the engine."""
@@ -178,6 +195,9 @@ class EngineThread:
         return True
 
     def _apply(self, engine: Engine, command: _Command) -> list[StepOutput]:
+        if callable(command):
+            command()
+            return []
         if not command or isinstance(command[0], str):
             names = [name for name in command if isinstance(name, str)]
             engine.abort(names)

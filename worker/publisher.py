@@ -21,7 +21,8 @@ from worker.holdings import Holdings, Settlement
 from worker.shares import Share
 
 log = logging.getLogger(__name__)
-ORDERS = ("drain",)  # an operator's, to the worker; what else is left for it concerns one request
+# An operator's, to the worker; what else is left for it concerns one request.
+ORDERS = ("drain", "load_adapter", "unload_adapter")
 _MAX_UNSENT_S = 2.0
 _MAX_UNSENT_BYTES = 8_000_000
 _BACKOFF_S = (0.05, 0.1, 0.2, 0.4, 0.8)

@@ -1,6 +1,6 @@
 """The worker process: built here, started in order, quiet -> stop by a deadline -> give back.
 
-    build engine -> (serve its model, reap) -> drained -> stop engine
+    build engine -> load adapters -> (serve its model and each adapter, reap) -> all drained -> stop engine
 
 An engine that breaks ends the process, so that its leases run out and the crash is counted.
 """
@@ -29,6 +29,7 @@ from shared.redis_client import Scripts, connect, end_tasks, inspect_server
 from shared.registry import Registry
 from shared.schemas import ModelCard
 from shared.text.tokenizer import encode_blob
+from worker.backends.interface import AdapterEngine
 from worker.composition import build_engine
 from worker.condition.gpu import open_gpu
 from worker.condition.phase import Phase, Standing, serve_standing
@@ -36,7 +37,8 @@ from worker.condition.quarantine import Failures, Quarantine
 from worker.condition.warmup import Probe, warm_up
 from worker.consumer import BELL_S
 from worker.engine_thread import EngineThread
-from worker.serving.host import Host, StoppedWaiting, first_of, until_answered
+from worker.serving.adapters import ServedAdapters
+from worker.serving.host import Host, StoppedWaiting, until_answered
 from worker.serving.registration import ServedModel
 from worker.serving.starts import Starts
 from worker.shares import Shares
@@ -48,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkerService:
-    """One engine, and the model it serves."""
+    """One engine, the model it serves, and adapters of it."""
 
     def __init__(self, settings: WorkerSettings, metrics: WorkerMetrics, standing: Standing | None = None) -> None:
         self._settings = settings
@@ -65,11 +67,18 @@ class WorkerService:
         self._starts = Starts(Registry(self._scripts), settings)
         self._draining = asyncio.Event()
         self._models: list[ServedModel] = []
+        self._running: set[asyncio.Task[None]] = set()
+        self._adapters: ServedAdapters | None = None
+        self._broken: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
         """Until drained. Raises what breaks the engine."""
-        with contextlib.suppress(StoppedWaiting):
-            await self._run()
+        try:
+            with contextlib.suppress(StoppedWaiting):
+                await self._run()
+        finally:
+            await self._scripts.client.aclose()
+            await self._bell.aclose()
 
     async def _run(self) -> None:
         await self._check_server()
@@ -82,26 +91,51 @@ class WorkerService:
         )  # fmt: skip
         await self._warm_up(engine.card)
         self._starts.judge(self._quarantine)
-        base = ServedModel(host, engine.card, encode_blob(engine.tokenizer_blob))
-        self._models.append(base)
+        blob = encode_blob(engine.tokenizer_blob)
+        base = ServedModel(host, engine.card, blob)
+        shelf = engine.adapters if isinstance(engine, AdapterEngine) else None
+        self._adapters = ServedAdapters(host, shelf, base, blob, self._start)
         if not self._draining.is_set():
             await self._serve(base)
         await self._engine.stop()
         await self._starts.end()
-        await self._scripts.client.aclose()
-        await self._bell.aclose()
 
     async def _serve(self, model: ServedModel) -> None:
         count = self._metrics.reaped
         reaper = Reaper(self._scripts, self._settings, lambda kind, number: count.labels(kind).inc(number))
         probe = functools.partial(self._probe, model.card)
-        beside = (reaper.run(), self._quarantine.run(probe), self._starts.lived(), self._watch_gpu())
-        tasks = [asyncio.create_task(model.run()), *map(asyncio.create_task, beside)]
+        running = (reaper.run(), self._quarantine.run(probe), self._starts.lived(), self._watch_gpu())
+        beside = [asyncio.create_task(work) for work in running]
+        self._broken = asyncio.get_running_loop().create_future()
         try:
-            await first_of(*tasks)
-            tasks[0].result()
+            assert self._adapters is not None
+            await self._adapters.load_configured()
+            self._start(model)
+            while self._running:
+                ends = (*beside, self._broken)
+                await asyncio.wait({*ends, *self._running}, return_when=asyncio.FIRST_COMPLETED)
+                for failed in ends:
+                    if failed.done():
+                        failed.result()
         finally:
-            await end_tasks(*tasks)
+            await end_tasks(*beside, *self._running)
+
+    def _start(self, model: ServedModel) -> asyncio.Task[None]:
+        """Serve it beside the others. What breaks it breaks the worker."""
+        if self._draining.is_set():
+            model.drain()
+        self._models.append(model)
+        task = asyncio.create_task(model.run())
+        self._running.add(task)
+        task.add_done_callback(functools.partial(self._ended, model))
+        return task
+
+    def _ended(self, model: ServedModel, task: asyncio.Task[None]) -> None:
+        self._models.remove(model)
+        self._running.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._broken is not None and not self._broken.done():
+            self._broken.set_exception(error)
 
     def drain(self) -> None:
         """First call: take nothing more and finish. Second call: give everything back now."""
@@ -117,6 +151,8 @@ class WorkerService:
         """An operator's command. It may come twice, so only `now` hurries."""
         if order == "drain":
             self._drain(is_now=arguments[:1] == ["now"])
+        elif self._adapters is not None:
+            self._adapters.obey(order, arguments)
 
     async def _warm_up(self, card: ModelCard) -> None:
         """Before anything is taken. What is slow is said, what fails is not let in."""

@@ -10,13 +10,14 @@ from typing import Annotated
 
 import typer
 
-from deploy.operator import dead, route, tables
+from deploy.operator import adapters, dead, route, tables
 from deploy.operator.session import AsJson, By, Redis, Why, answer, ask, who
 from shared.operations import reports
 
 app = typer.Typer(add_completion=False)
 app.add_typer(dead.app, name="dead")
 app.add_typer(route.app, name="route")
+app.add_typer(adapters.app, name="adapters")
 
 SomeModel = Annotated[str, typer.Argument(help="A model name or one of its revisions; none: all.")]
 Model = Annotated[str, typer.Argument(help="A model name (all its revisions) or one revision.")]

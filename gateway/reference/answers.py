@@ -77,6 +77,8 @@ class Model(BaseModel):
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str
+    parent: str | None
     max_model_len: int
 
 

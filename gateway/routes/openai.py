@@ -183,5 +183,7 @@ def _model(name: str, card: ModelCard) -> dict[str, Any]:
         "object": "model",
         "created": card.created_s,
         "owned_by": "headrace",
+        "root": card.parent or card.name,
+        "parent": card.parent or None,
         "max_model_len": min(card.context_length, card.max_request_tokens),
     }

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from gateway.routes.admitting.arrival import json_bytes
 from shared.errors import InvalidRequest
-from shared.operations import reports, routing
+from shared.operations import adapters, reports, routing
 from shared.operations.access import Operators
 from shared.operations.desk import Desk
 from shared.operations.reports import Report
@@ -86,6 +86,13 @@ class ScalingQuery(BaseModel):
         return policy
 
 
+class AdapterBody(_Body):
+    """`path`: a folder on the worker's machine."""
+
+    name: str
+    path: str
+
+
 @router.get("/queue")
 async def queue(operator: OperatorDep, model: str = "") -> Response:
     return _answer(await reports.queue(operator.desk, model))
@@ -127,6 +134,23 @@ async def cancel(operator: OperatorDep, request_id: str) -> Response:
 async def drain(operator: OperatorDep, worker_id: str, body: DrainBody | None = None) -> Response:
     is_now = body is not None and body.now
     return _answer(await reports.drain(operator.desk, worker_id, operator.by, is_now=is_now))
+
+
+@router.get("/adapters")
+async def list_adapters(operator: OperatorDep) -> Response:
+    return _answer(await adapters.listed(operator.desk))
+
+
+@router.post("/workers/{worker_id}/adapters")
+async def load_adapter(operator: OperatorDep, worker_id: str, body: AdapterBody) -> Response:
+    """Answers when the adapter is served, or refused; after a minute with how it stands."""
+    return _answer(await adapters.load(operator.desk, worker_id, body.name, body.path, operator.by))
+
+
+@router.delete("/workers/{worker_id}/adapters/{name}")
+async def unload_adapter(operator: OperatorDep, worker_id: str, name: str) -> Response:
+    """Its requests on this worker end first, or go back to the queue."""
+    return _answer(await adapters.unload(operator.desk, worker_id, name, operator.by))
 
 
 @router.post("/models/{model:path}/pause")

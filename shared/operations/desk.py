@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+import orjson
+
 from shared import keys
 from shared.config import RedisSettings
 from shared.errors import ModelNotFound, RequestNotFound, WorkerNotFound
@@ -141,6 +143,14 @@ class Desk:
         for model in await self.revisions():
             how = "now" if is_now else ""
             if (await self.scripts.run("drain", keys.counts(model), worker_id, how, by))[0] == b"told":
+                return model
+        raise WorkerNotFound(f"no worker {worker_id} is registered")
+
+    async def order(self, worker_id: str, words: list[str], *, by: str) -> str:
+        """A command to a worker, which hears it within a heartbeat; its model. Raises WorkerNotFound."""
+        for model in await self.revisions():
+            queue = RequestQueue(self.scripts, model, self.settings.retention_s, self.settings.lease_ms)
+            if await queue.order(worker_id, orjson.dumps(words), by):
                 return model
         raise WorkerNotFound(f"no worker {worker_id} is registered")
 

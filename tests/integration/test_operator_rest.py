@@ -64,6 +64,7 @@ PATHS = [
     ("POST", "/workers/w1/drain"), ("POST", "/models/tiny/pause"), ("POST", "/models/tiny/resume"), ("GET", "/dead"),
     ("GET", "/dead/r1"), ("POST", "/dead/r1/retry"), ("POST", "/dead/retry"), ("DELETE", "/dead/r1"),
     ("GET", "/routes"), ("GET", "/routes/a/b"), ("PUT", "/routes/a"), ("DELETE", "/routes/a"),
+    ("GET", "/adapters"), ("POST", "/workers/w1/adapters"), ("DELETE", "/workers/w1/adapters/poet"),
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from shared.schemas import ModelCard, Prefix, Request, TokenizerBlob
+from worker.engine.adapters import AdapterShelf
 from worker.engine.outputs import EngineLoad, StepOutput
 
 
@@ -52,3 +53,10 @@ class Remembering(Protocol):
     def forget_prefixes(self) -> None:
         """What no running sequence holds is computed anew when it is asked for again."""
         ...
+
+
+@runtime_checkable
+class AdapterEngine(Engine, Protocol):
+    """An engine that may serve adapters of its model; None: not this one."""
+
+    adapters: AdapterShelf | None

@@ -12,14 +12,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from shared.errors import AdapterRefused
 from shared.schemas import ModelCard, TokenLogprobs
 from shared.text.tokenizer import Tokenizer, blob_digest
 from worker.backends.interface import Engine
 from worker.backends.simulated_text import SimulatedText, mix
+from worker.engine.adapters import AdapterShelf, OpenedAdapter, digest_of
 from worker.engine.engine import EngineCore
 from worker.engine.executor import Computed, Launched, NewTokens, Schedule
 from worker.engine.request import Sequence, Vocabulary
@@ -42,6 +45,31 @@ class SimulatedConfig:
     step_us: float = 20_000.0
     step_us_per_seq: float = 0.0
     eos_probability: float = 0.0
+    max_adapters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _SimulatedAdapter:
+    digest: str
+
+    def install(self, slot: int) -> None: ...
+
+
+class SimulatedAdapters:
+    """See AdapterSource. An adapter is a folder with a configuration; it changes nothing of what is said."""
+
+    def open(self, path: str) -> OpenedAdapter:
+        file = Path(path) / "adapter_config.json"
+        try:
+            return _SimulatedAdapter(digest_of((file.read_bytes(),)))
+        except OSError as error:
+            raise AdapterRefused(
+                f"an adapter needs {file.name}; {file} cannot be read: {error.strerror}",
+                param="path",
+                code="adapter_not_found",
+            ) from error
+
+    def remove(self, slot: int) -> None: ...
 
 
 class SimulatedExecutor:
@@ -136,6 +164,7 @@ def build_simulated(config: SimulatedConfig, *, sleep: Callable[[float], None] =
         scheduler=scheduler,
         executor=SimulatedExecutor(config, text, sleep),
         vocabulary=Vocabulary(tokenizer.incremental, Automata.of_model(tokenizer, card).open),
+        adapters=AdapterShelf(card, SimulatedAdapters(), config.max_adapters) if config.max_adapters else None,
     )
 
 

@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -33,6 +34,9 @@ from worker.serving.leaving import Leaving
 log = logging.getLogger(__name__)
 
 
+async def _nothing() -> None: ...
+
+
 class ServedModel:
     """`run` once. One identity at a time."""
 
@@ -46,6 +50,8 @@ class ServedModel:
         self._draining = asyncio.Event()
         self._drain_now = asyncio.Event()
         self.is_registered = asyncio.Event()
+        self.worker_id, self._nonce = "", ""
+        self.after_registering: Callable[[], Awaitable[None]] = _nothing
 
     def drain(self, *, is_now: bool = False) -> None:
         """Take nothing more and finish; `is_now`: give everything back now."""
@@ -105,8 +111,10 @@ class ServedModel:
         leaves = asyncio.create_task(self._until_leaving())
         try:
             await until_answered(lambda: queue.register(*identity, info), self._draining)
+            self.worker_id, self._nonce = identity
             self.is_registered.set()
             host.standing.enter(Phase.PULLING)
+            await self.after_registering()
             log.info("worker_ready", extra={"worker": identity[0], "model": self.card.revision})
             running = (consumer.run(), publisher.run(), maintenance.run(s, self._republish), failing.run())
             tasks += [asyncio.create_task(coroutine) for coroutine in running]
@@ -133,6 +141,12 @@ class ServedModel:
             await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await end_tasks(*events)
+
+    async def tell_adapters(self, adapters: bytes) -> None:
+        """Beside this registration. Raises LeaseLost, and what AWAY names."""
+        s = self._host.settings
+        queue = RequestQueue(self._host.scripts, self.card.revision, s.retention_s, s.lease_ms)
+        await queue.tell_adapters(self.worker_id, self._nonce, adapters)
 
     async def _republish(self) -> None:
         if not await self._registry.is_published(self.card):

@@ -8,7 +8,7 @@ from tests.unit.worker.engine.harness import cached_tokens, drain, make_request,
 from worker.composition import build_engine
 from worker.engine.scheduling.config import SchedulerConfig
 
-FREE = {"backend": "simulated", "sim_step_us": 0, "sim_prefill_us_per_token": 0}
+FREE = {"backend": "simulated", "sim_step_us": 0, "sim_prefill_us_per_token": 0, "max_adapters": 0}
 
 
 @pytest.mark.parametrize(("scope", "found"), [("off", 0), ("tenant", 0), ("shared", 32)])
