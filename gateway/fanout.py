@@ -43,6 +43,7 @@ class Fanout:
         self._models: set[str] = set()
         self._has_channels = asyncio.Event()
         self._is_subscribed = asyncio.Event()
+        self._subscribing = asyncio.Lock()
         self._confirmed: set[bytes] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._missing: set[str] = set()
@@ -80,7 +81,8 @@ class Fanout:
         if channel.encode() in self._confirmed:
             return
         self._models.add(model)
-        await self._pubsub.subscribe(channel)
+        async with self._subscribing:  # the first of two at a time would connect twice, and one be heard by nobody
+            await self._pubsub.subscribe(channel)
         self._has_channels.set()
         async with asyncio.timeout(self._settings.redis_timeout_s):
             while channel.encode() not in self._confirmed:
@@ -133,7 +135,8 @@ class Fanout:
         missing: set[str] = set()
         for model in list(models):
             try:
-                await self._pubsub.subscribe(keys.channel(model, self._gateway))
+                async with self._subscribing:
+                    await self._pubsub.subscribe(keys.channel(model, self._gateway))
             except (RedisError, OSError) as error:
                 missing.add(model)
                 log.warning("resubscribe_failed", extra={"error": str(error), "model": model})
