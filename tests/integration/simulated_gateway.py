@@ -22,7 +22,7 @@ from gateway.models.catalogue import Catalogue
 from gateway.subscription import Subscription
 from shared import keys
 from shared.config import GatewaySettings
-from shared.errors import StreamContradiction
+from shared.errors import StreamContradiction, Unavailable
 from shared.observability import GatewayMetrics
 from shared.redis_client import AWAY, connect
 from shared.request_queue import RequestQueue, Ticket
@@ -146,7 +146,13 @@ class Client:
             self.task.cancel()
 
     async def _submit(self, gateway: SimulatedGateway) -> None:
-        await gateway.dispatcher.submit(self.request, self.options)
+        try:
+            await gateway.dispatcher.submit(self.request, self.options)
+        except Unavailable:
+            # The server went while a detached request was made durable: refused, and whether it runs is nobody's.
+            assert self.options.detached
+            self.is_gone = True
+            return
         await self._follow(gateway)
 
     async def _resume(self, gateway: SimulatedGateway) -> None:
