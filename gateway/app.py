@@ -65,8 +65,9 @@ def create_app(settings: GatewaySettings) -> ASGIApp:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.settings = settings
+    metrics = app.state.metrics = GatewayMetrics(CollectorRegistry())
     uploads = {"/v1/files": settings.max_file_bytes + FORM_BYTES}
-    install_middleware(app, settings.max_body_bytes, settings.cors_origins, longer=uploads)
+    install_middleware(app, settings.max_body_bytes, settings.cors_origins, longer=uploads, metrics=metrics.http)
     install_error_handlers(app)
     app.include_router(openai.router)
     app.include_router(tokenization.router)
@@ -84,9 +85,9 @@ def create_app(settings: GatewaySettings) -> ASGIApp:
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     settings: GatewaySettings = app.state.settings
-    metrics = GatewayMetrics(CollectorRegistry())
+    metrics: GatewayMetrics = app.state.metrics
     faults.arm(settings.faults, sleep=asyncio.sleep, on_fault=lambda kind: metrics.faults_injected.labels(kind).inc())
-    scripts = Scripts(connect(settings))
+    scripts = Scripts(connect(settings), metrics.process.on_command(metrics.redis_up))
     gateway = f"g-{secrets.token_hex(4)}"
     catalogue = Catalogue(settings, scripts, metrics)
     fanout = Fanout(settings, scripts, gateway, metrics)

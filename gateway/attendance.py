@@ -22,6 +22,7 @@ from gateway.subscription import Subscription
 from shared import faults
 from shared.config import GatewaySettings
 from shared.errors import HeadraceError, RequestNotFound, Unavailable
+from shared.metrics.pace import Pace
 from shared.observability import GatewayMetrics
 from shared.redis_client import AWAY, Scripts, end_tasks
 from shared.request_queue import Admitted, RequestQueue, Ticket
@@ -102,6 +103,9 @@ class Attendance:
                 cursor = len(s.journal)
                 if not s.has_tokens and any(isinstance(frame, TokensFrame) for frame in frames):
                     self._count_first_token(s)
+                if s.body and cursor > s.length_paced:
+                    s.length_paced = cursor
+                    self._pace(s).heard(frames)
                 await faults.hit("forward")
                 yield frames
                 if isinstance(frames[-1], EndFrame):
@@ -190,6 +194,12 @@ class Attendance:
 
     def _queue(self, model: str) -> RequestQueue:
         return RequestQueue(self._scripts, model, self._settings.retention_s, self._settings.lease_ms)
+
+    def _pace(self, s: Subscription) -> Pace:
+        if s.pace is None:
+            limits = (self._settings.slo_ttft_s, self._settings.slo_tpot_s)
+            s.pace = Pace(self._metrics.pace, (s.model, s.ticket.service_class), s.received_at, limits)
+        return s.pace
 
     def _count_first_token(self, s: Subscription) -> None:
         """Once a request, at the gateway that admitted it; as its end."""

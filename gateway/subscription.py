@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from shared.errors import HeadraceError
+from shared.metrics.pace import Pace
 from shared.request_queue import Ticket
 from shared.schemas import State
 from shared.token_stream import Message, Repaired, Standing
@@ -74,6 +75,8 @@ class Subscription:
     has_tokens: bool = False
     has_ended: bool = False
     missing_since: float | None = None
+    pace: Pace | None = None
+    length_paced: int = 0
 
     @property
     def request_id(self) -> str:

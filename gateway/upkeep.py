@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from gateway.models.catalogue import Catalogue
 from shared.config import GatewaySettings
 from shared.observability import GatewayMetrics
+from shared.operations.ages import Ages, read_ages
 from shared.operations.scaling.figures import ModelScaling, policy_of
 from shared.operations.scaling.reading import read_scaling
 from shared.reaper import Reaper
@@ -84,6 +85,7 @@ class Upkeep:
             try:
                 for row in await read_scaling(self._scripts, policy):
                     self._tell(row)
+                    await self._tell_ages(row)
             except (RedisError, OSError) as error:
                 log.warning("scaling_not_read", extra={"error": str(error)})
             await asyncio.sleep(_MEASURE_S)
@@ -97,6 +99,14 @@ class Upkeep:
         m.queue_expected_tokens.labels(row.model).set(sum(each.expected_tokens for each in of))
         m.queue_drain.labels(row.model).set(sum(each.drain_per_s for each in of))
         m.queue_drain_tokens.labels(row.model).set(sum(each.drain_tokens_per_s for each in of))
+
+    async def _tell_ages(self, row: ModelScaling) -> None:
+        ages, fleet = Ages(), self._metrics.fleet
+        for each in row.revisions:
+            ages = ages.older(await read_ages(self._scripts, each.model))
+        fleet.tell_ages(row.model, ages.oldest_s)
+        fleet.dead_letters.labels(row.model).set(ages.num_dead_letters)
+        fleet.worker_heartbeat_age.labels(row.model).set(ages.heartbeat_s)
 
     async def _beat(self) -> None:
         s = self._settings

@@ -137,6 +137,8 @@ class GatewaySettings(RedisSettings):
     max_file_bytes: int = Field(default=209_715_200, ge=1000)
     batch_queue_share: float = Field(default=0.5, gt=0, le=1)
     batch_max_in_flight: int = Field(default=512, ge=1, le=10_000)
+    slo_ttft_s: float = Field(default=2.0, gt=0)
+    slo_tpot_s: float = Field(default=0.1, gt=0)
     lane_ms: int = Field(default=100, ge=0, le=5000)
     prefix_cache: PrefixScope = "tenant"
     batch_lease_s: float = Field(default=10.0, ge=0.2, le=600)

@@ -13,11 +13,14 @@ from contextvars import ContextVar
 from typing import Any
 
 import orjson
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
-_TTFT_BUCKETS = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2, 0.25, 0.45, 0.5, 0.75, 1, 2, 2.5, 5, 7.5, 10, 20, 40, 80, 160
-)  # fmt: skip
+from shared.metrics.fleet import FleetMetrics
+from shared.metrics.http import HttpMetrics
+from shared.metrics.maker import DURATION_BUCKETS, TTFT_BUCKETS, Maker
+from shared.metrics.pace import PaceMetrics
+from shared.metrics.process import ProcessMetrics
+
 _PART_BUCKETS = (
     0.00001,
     0.00003,
@@ -39,31 +42,16 @@ _PART_BUCKETS = (
 )
 _SIZE_BUCKETS = (0, *(2**power for power in range(13)))
 _STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6)
-_DURATION_BUCKETS = tuple(0.01 * 2**power for power in range(18))
-
-
-class _Maker:
-    """Makes metrics on one registry, under this project's prefix."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def counter(self, name: str, words: str, *labels: str) -> Counter:
-        return Counter(f"headrace_{name}", words, labels, registry=self._registry)
-
-    def gauge(self, name: str, words: str, *labels: str) -> Gauge:
-        return Gauge(f"headrace_{name}", words, labels, registry=self._registry)
-
-    def histogram(self, name: str, words: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(f"headrace_{name}", words, labels, registry=self._registry, buckets=buckets)
 
 
 class GatewayMetrics:
     """What a gateway counts."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        make = _Maker(registry)
+        make = Maker(registry)
         self.registry = registry
+        self.process = ProcessMetrics(registry, "gateway")
+        self.http, self.pace, self.fleet = HttpMetrics(registry), PaceMetrics(registry), FleetMetrics(registry)
         self.admission_decisions = make.counter(
             "admission_decisions_total", "Requests offered to the queue, by decision", "model", "class", "decision"
         )
@@ -73,10 +61,10 @@ class GatewayMetrics:
         self.requests = make.counter("requests_total", "Requests ended, by outcome", "model", "class", "outcome")
         self.requests_in_flight = make.gauge("requests_in_flight", "Requests this gateway follows", "model")
         self.time_to_first_token = make.histogram(
-            "time_to_first_token_seconds", "From receipt to the first token", _TTFT_BUCKETS, "model", "class"
+            "time_to_first_token_seconds", "From receipt to the first token", TTFT_BUCKETS, "model", "class"
         )
         self.request_duration = make.histogram(
-            "request_duration_seconds", "From receipt to the end", _DURATION_BUCKETS, "model", "class", "outcome"
+            "request_duration_seconds", "From receipt to the end", DURATION_BUCKETS, "model", "class", "outcome"
         )
         self.token_gaps = make.counter("token_gap_total", "Messages that did not continue what was delivered", "kind")
         self.token_recoveries = make.counter("token_recovery_total", "Repairs from the journal, by result", "result")
@@ -109,8 +97,10 @@ class WorkerMetrics:
     """What a worker counts."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        make = _Maker(registry)
+        make = Maker(registry)
         self.registry = registry
+        self.process = ProcessMetrics(registry, "worker")
+        self.redis_up = make.gauge("redis_up", "1 when the last call to Redis was answered")
         self.deliveries = make.counter("deliveries_total", "Requests taken, by kind", "model", "kind")
         self.requests_running = make.gauge("requests_running", "Sequences in the running batch")
         self.requests_waiting = make.gauge("requests_waiting", "Sequences held and not running")

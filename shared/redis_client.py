@@ -11,7 +11,8 @@ import contextlib
 import functools
 import hashlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Protocol, cast
@@ -178,13 +179,27 @@ async def keeper(client: Client, key: str) -> AsyncGenerator[Client]:
 class Scripts:
     """Runs scripts by digest, at the server that keeps the key; one that does not know a script is given its text."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, on_command: Callable[[str, float, bool], None] | None = None) -> None:
+        """`on_command` is told each script that ran: its name, seconds with the round trip, whether Redis was there."""
         self.client = client
+        self._on_command = on_command
         self._is_sharded = isinstance(client, ClusterClient)
         self._digests: dict[str, str] = {}
 
     async def run(self, name: str, key: str, *args: bytes | str | int | float) -> Any:
         """One atomic call. Raises RedisError; after one of AWAY it may be repeated."""
+        if self._on_command is None:
+            return await self._run(name, key, *args)
+        began, is_up = time.perf_counter(), True
+        try:
+            return await self._run(name, key, *args)
+        except AWAY:
+            is_up = False
+            raise
+        finally:
+            self._on_command(name, time.perf_counter() - began, is_up)
+
+    async def _run(self, name: str, key: str, *args: bytes | str | int | float) -> Any:
         digest = self._digests.get(name)
         if digest is None:
             digest = hashlib.sha1(self.text(name).encode(), usedforsecurity=False).hexdigest()

@@ -56,7 +56,7 @@ class WorkerService:
         self._settings = settings
         self._metrics = metrics
         self._telemetry = Telemetry(metrics)
-        self._scripts = Scripts(connect(settings))
+        self._scripts = Scripts(connect(settings), metrics.process.on_command(metrics.redis_up))
         self._bell = connect(settings, blocking_s=BELL_S)
         self._engine = EngineThread(functools.partial(build_engine, settings), self._telemetry.on_step)
         self._shares = Shares(self._engine)

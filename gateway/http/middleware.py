@@ -25,8 +25,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.http.connection import ClientLeft
 from gateway.http.cors import Cors, Preflight, origins_of
 from gateway.http.errors import error_response, internal_error
+from gateway.http.inside import inside_of
 from gateway.openai.identity import new_request_id
 from shared.errors import BodyTooLarge, Unavailable
+from shared.metrics.http import HttpMetrics
 from shared.observability import current_request_id
 
 logger = logging.getLogger(__name__)
@@ -38,15 +40,16 @@ _PROBES = ("/health/", "/metrics")
 
 
 def install_middleware(
-    app: FastAPI, max_body_bytes: int, cors_origins: str = "", *, longer: Mapping[str, int] | None = None
-) -> None:
+    app: FastAPI, max_body_bytes: int, cors_origins: str = "", *, longer: Mapping[str, int] | None = None,
+    metrics: HttpMetrics | None = None,
+) -> None:  # fmt: skip
     """`longer`: the limits of paths that have one of their own."""
     app.router.redirect_slashes = False  # a redirect behind a TLS proxy loses scheme and authorization
     app.add_middleware(BodyLimit, max_body_bytes=max_body_bytes, longer=longer or {})
     origins = origins_of(cors_origins)
     if origins:
         app.add_middleware(Preflight)
-    app.add_middleware(RequestContext)
+    app.add_middleware(RequestContext, metrics=metrics)
     if origins:
         app.add_middleware(Cors, origins=origins)
 
@@ -58,8 +61,9 @@ class RequestContext:
     A client's own id (two attempts may share one) comes back as `x-client-request-id`, and is logged beside ours.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics | None = None) -> None:
         self.app = app
+        self.metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,7 +72,7 @@ class RequestContext:
         client_id = _client_id(Headers(scope=scope))
         if client_id is not None:
             logger.info("client_request_id", extra={"request_id": request_id, "client_request_id": client_id})
-        scope.setdefault("state", {}).update(request_id=request_id, reply_headers={})
+        scope.setdefault("state", {}).update(request_id=request_id, reply_headers={}, http_metrics=self.metrics)
         current_request_id.set(request_id)
         status, began = 0, time.monotonic()
 
@@ -94,7 +98,11 @@ class RequestContext:
                 raise  # the server drops the connection: a clean end would read as success
             await reply(scope, receive, send_with_id)
         finally:
-            _log_end(scope, status, time.monotonic() - began)
+            seconds = time.monotonic() - began
+            _log_end(scope, status, seconds)
+            if self.metrics is not None and inside_of(scope) is None:
+                route = getattr(scope.get("route"), "path", "")
+                self.metrics.count(route, scope["method"], status, seconds)
 
 
 def _log_end(scope: Scope, status: int, seconds: float) -> None:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.http.connection import body_send, disconnected, finish, quietly, try_abort
+from shared.metrics.http import HttpMetrics
 
 logger = logging.getLogger(__name__)
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -68,16 +69,23 @@ class EventStream(Response):
         self._comment = comment
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = _Writer(send, body_send(scope, send))
+        metrics: HttpMetrics | None = scope.get("state", {}).get("http_metrics")
+        writer = _Writer(send, body_send(scope, send), metrics)
         pump = asyncio.create_task(self._pump(writer))
         gone = asyncio.create_task(disconnected(receive))
         try:
+            if metrics is not None:
+                metrics.sse_subscribers.inc()
             await self._watch(writer, pump, gone)
         except StreamStalled:
+            if metrics is not None:
+                metrics.slow_client_drops.inc()
             logger.warning("client_stalled", extra={"stall_timeout_s": self._stall_timeout_s})
             if not await try_abort(scope):
                 raise
         finally:
+            if metrics is not None:
+                metrics.sse_subscribers.dec()
             await finish(pump, gone)
             await quietly(self._source.aclose())
 
@@ -121,7 +129,8 @@ class _Writer:
     A frame and a comment may be written at once: the server takes each whole, so they never mix.
     """
 
-    def __init__(self, send: Send, send_body: Send) -> None:
+    def __init__(self, send: Send, send_body: Send, metrics: HttpMetrics | None) -> None:
+        self._metrics = metrics
         self._num_writing = 0
         self._send = send
         self._send_body = send_body
@@ -140,6 +149,8 @@ class _Writer:
 
     async def write(self, data: bytes) -> None:
         await self._one(self._send_body, {"type": "http.response.body", "body": data, "more_body": True})
+        if self._metrics is not None:
+            self._metrics.sse_bytes.inc(len(data))
 
     async def end(self) -> None:
         await self._one(self._send, {"type": "http.response.body", "body": b"", "more_body": False})
