@@ -11,7 +11,7 @@ event loop. Invariant: an output goes to the share that added its request, or to
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 
 from shared.schemas import Prefix, Request
@@ -92,7 +92,7 @@ class Share:
         self.on_outputs: Callable[[list[StepOutput]], None] = lambda _outputs: None
 
     @contextlib.contextmanager
-    def taking(self) -> Iterator[Offer]:
+    def taking(self) -> Generator[Offer]:
         """What may be taken meanwhile: it is kept from the others until the end."""
         self.reserved = offer = self._shares.offer_to(self)
         try:

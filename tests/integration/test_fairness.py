@@ -26,5 +26,5 @@ async def test_lanes_do_not_change_who_is_served_how_much(valkey: Valkey, script
     (verdict,) = judge(ledger.windows(WINDOW_S, 1), tenants, ledger.largest)
     assert abs(verdict.off) <= verdict.tolerance and verdict.most_off <= 1
     assert ledger.waits and max(ledger.waits) < 1.0
-    counts = await scripts.client.hmget(keys.counts(MODEL), "lane_hits", "lane_misses")
-    assert int(counts[0] or 0) > 100, counts
+    hits = await scripts.client.hget(keys.counts(MODEL), "lane_hits")
+    assert int(hits or 0) > 100

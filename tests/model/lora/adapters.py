@@ -25,7 +25,7 @@ def write_adapter(
     **changes: Any,
 ) -> Path:
     """`changes` of adapter_config.json. Large enough that it changes every answer."""
-    stated = {
+    stated: dict[str, Any] = {
         "peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": list(modules), "bias": "none",
         "use_dora": False, "use_rslora": False, "rank_pattern": {}, "alpha_pattern": {}, "modules_to_save": None,
     } | changes  # fmt: skip

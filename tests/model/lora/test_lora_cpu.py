@@ -34,9 +34,8 @@ NEW_TOKENS = 4
 @pytest.fixture(scope="session")
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     cache = str(kernel_cache(request.config))
-    return lambda **changes: KernelConfig(
-        **{"mode": "native", "activations": "int16", "library_cache": cache} | changes
-    )
+    usual: dict[str, Any] = {"mode": "native", "activations": "int16", "library_cache": cache}
+    return lambda **changes: KernelConfig(**usual | changes)
 
 
 def with_adapters(model: Any, folder: Path) -> Any:
