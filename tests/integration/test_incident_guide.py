@@ -117,7 +117,7 @@ def test_there_are_ten_questions() -> None:
 
 
 def test_every_call_over_http_is_on_the_page_and_no_other() -> None:
-    told = set(re.findall(r"`(GET|POST|DELETE) (/operator/v1/[^`?]+)[^`]*`", PAGE))
+    told = set(re.findall(r"`(GET|POST|PUT|DELETE) (/operator/v1/[^`?]+)[^`]*`", PAGE))
     known = {
         (method, route.path.replace(":path", ""))  # type: ignore[attr-defined]
         for route in operator.router.routes

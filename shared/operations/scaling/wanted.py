@@ -15,6 +15,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 
+# Tokens a second of one worker: less has not been shown, it is what a clock makes of nothing.
+_LEAST_SPEED = 1e-3
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What is wanted of a fleet. `target_wait_s`: how long whoever comes last may wait for a worker. `utilisation`: how
@@ -74,8 +78,9 @@ def wait_s(work: Work) -> float | None:
     """How long whoever comes now waits for a worker, with those that live; None where it cannot be told."""
     if work.waiting <= 0:
         return 0.0
-    per_s = work.worker_tokens_per_s * work.live_workers
-    return work.expected_tokens / per_s if per_s > 0 and not work.is_paused else None
+    if work.is_paused or work.live_workers <= 0 or work.worker_tokens_per_s < _LEAST_SPEED:
+        return None
+    return work.expected_tokens / (work.worker_tokens_per_s * work.live_workers)
 
 
 def bounded(needs: Iterable[int], policy: Policy, current: int | None = None) -> int:
@@ -96,6 +101,6 @@ def _by_use(work: Work, policy: Policy) -> float:
 
 def _by_wait(work: Work, policy: Policy) -> float:
     """Nothing of a paused model is taken, however many workers there are."""
-    if work.is_paused or work.worker_tokens_per_s <= 0:
+    if work.is_paused or work.worker_tokens_per_s < _LEAST_SPEED:
         return 0.0
     return work.expected_tokens / (work.worker_tokens_per_s * policy.target_wait_s)
