@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-
 # Tokens a second of one worker: less has not been shown, it is what a clock makes of nothing.
 _LEAST_SPEED = 1e-3
 
