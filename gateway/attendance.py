@@ -205,7 +205,7 @@ class Attendance:
         """Once a request, at the gateway that admitted it; as its end."""
         s.has_tokens = True
         if s.body:
-            seconds = time.monotonic() - s.received_at
+            s.first_token_s = seconds = time.monotonic() - s.received_at
             self._metrics.time_to_first_token.labels(s.model, s.ticket.service_class).observe(seconds)
 
     def _count_end(self, s: Subscription, end: EndFrame) -> None:
@@ -216,13 +216,22 @@ class Attendance:
         labels = (s.model, s.ticket.service_class, end.outcome.value)
         self._metrics.requests.labels(*labels).inc()
         self._metrics.request_duration.labels(*labels).observe(seconds)
-        log.info(
-            "request_end",
-            extra={
-                "request_id": s.request_id,
-                "model": s.model,
-                "outcome": end.outcome.value,
-                "dur_ms": round(seconds * 1000),
-                "output_tokens": end.usage.completion_tokens if end.usage else None,
-            },
-        )
+        log.info("request_end", extra=_end_line(s, end, seconds))
+
+
+def _end_line(s: Subscription, end: EndFrame, seconds: float) -> dict[str, str | int | None]:
+    """The one line that tells a request's whole story here; what is not known is null."""
+    usage = end.usage
+    return {
+        "request_id": s.request_id,
+        "trace_id": s.ticket.traceparent.split("-")[1] if s.ticket.traceparent else None,
+        "model": s.model,
+        "class": s.ticket.service_class,
+        "outcome": end.outcome.value,
+        "reason": end.error.code if end.error else None,
+        "dur_ms": round(seconds * 1000),
+        "ttft_ms": None if s.first_token_s is None else round(s.first_token_s * 1000),
+        "prompt_tokens": s.ticket.prompt_tokens,
+        "cached_tokens": usage.cached_tokens if usage else None,
+        "output_tokens": usage.completion_tokens if usage else None,
+    }

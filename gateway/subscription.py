@@ -73,6 +73,7 @@ class Subscription:
     num_followers: int = 1
     is_witnessed: bool = False
     has_tokens: bool = False
+    first_token_s: float | None = None
     has_ended: bool = False
     missing_since: float | None = None
     pace: Pace | None = None
