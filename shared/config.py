@@ -211,6 +211,7 @@ class WorkerSettings(RedisSettings):
     quarantine_pause_s: float = Field(default=5.0, gt=0, le=300)
     worker_metrics_host: str = "127.0.0.1"
     worker_metrics_port: int = Field(default=0, ge=0, le=65535)
+    worker_metrics_vllm: bool = False
     vllm_block_size: int = Field(default=0, ge=0, le=1024)
     vllm_memory_share: float = Field(default=0.0, ge=0, lt=1)
     vllm_enforce_eager: bool = False

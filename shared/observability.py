@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import orjson
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from shared.metrics.fleet import FleetMetrics
 from shared.metrics.http import HttpMetrics
@@ -70,7 +70,7 @@ class GatewayMetrics:
         self.token_recoveries = make.counter("token_recovery_total", "Repairs from the journal, by result", "result")
         self.redis_up = make.gauge("redis_up", "1 when the last call to Redis was answered")
         self.redis_reconnects = make.counter("redis_reconnects_total", "Times the subscription was made anew")
-        self.reaped = make.counter("reaped_total", "What reaping moved or ended, by kind", "kind")
+        self.reaped = _reaped(make)
         self.faults_injected = make.counter(
             "faults_injected_total", "Failpoints that struck, by point and action", "kind"
         )
@@ -89,6 +89,8 @@ class GatewayMetrics:
         self.queue_drain_tokens = make.gauge("queue_drain_tokens_per_second", "Tokens of answers that finish", "model")
         self.batches_running = make.gauge("batches_running", "Batches this gateway computes")
         self.batch_lines = make.counter("batch_lines_total", "Lines of batches answered, by outcome", "outcome")
+        for outcome in ("completed", "failed"):
+            self.batch_lines.labels(outcome)  # 0, not absent: an alert is on its rate
         self.batch_lines_in_flight = make.gauge("batch_lines_in_flight", "Lines of batches on their way here")
         self.batch_refusals = make.counter("batch_refusals_total", "Times a line was to come later, by code", "code")
 
@@ -145,10 +147,18 @@ class WorkerMetrics:
             }.items()
         }
         self.fenced = make.counter("fenced_total", "Requests dropped because another owner has them")
-        self.reaped = make.counter("reaped_total", "What reaping moved or ended, by kind", "kind")
+        self.reaped = _reaped(make)
         self.faults_injected = make.counter(
             "faults_injected_total", "Failpoints that struck, by point and action", "kind"
         )
+
+
+def _reaped(make: Maker) -> Counter:
+    """By kind, from 0 on: the first of a kind would be no increase."""
+    reaped = make.counter("reaped_total", "What reaping moved or ended, by kind", "kind")
+    for kind in ("requeued", "dead", "expired", "orphans"):
+        reaped.labels(kind)
+    return reaped
 
 
 # Of the HTTP request that is being worked on: the id of every log line that names no other.

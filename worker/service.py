@@ -85,6 +85,8 @@ class WorkerService:
         await self._starts.begin(self._draining)
         log.info("model_loading", extra={"model": self._settings.model, "backend": self._settings.backend})
         engine = await self._engine.start()
+        if self._settings.worker_metrics_vllm:
+            self._standing.vllm_model = engine.card.name
         host = Host(
             self._settings, self._scripts, self._bell, self._shares, self._telemetry, self._obey,
             self._standing, self._quarantine,
@@ -189,11 +191,13 @@ class WorkerService:
             if finding.is_fatal:
                 raise ConfigurationError(f"Redis: {finding.what}")
             log.warning("redis_setting", extra={"finding": finding.what})
+        self._metrics.redis_up.set(1)  # the next call may be minutes away: the model is loaded first
 
 
 async def serve(settings: WorkerSettings) -> None:
     metrics = WorkerMetrics(CollectorRegistry())
     standing = Standing(metrics)
+    standing.vllm_model = "" if settings.worker_metrics_vllm else None
     if settings.worker_metrics_port:
         serve_standing(standing, settings.worker_metrics_host, settings.worker_metrics_port)
     faults.arm(settings.faults, sleep=asyncio.sleep, on_fault=lambda kind: metrics.faults_injected.labels(kind).inc())

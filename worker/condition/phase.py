@@ -5,7 +5,7 @@
                    └▶ quarantined ◀┘         takes nothing, is probed again after a growing pause
 
 `/health/ready` is 200 while requests are taken, `/health/live` while the engine goes round (or loads); `/metrics` is
-beside them. Knows no Redis.
+beside them, and by setting `/metrics/vllm`. Knows no Redis.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from shared.observability import WorkerMetrics
+from worker.condition.vllm_names import vllm_metrics
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class Standing:
         self.is_alive = is_alive
         self.phase = Phase.LOADING
         self.why = ""
+        self.vllm_model: str | None = None  # the model, as vLLM's names are to tell it; None: they are not asked for
         metrics.phase.labels(Phase.LOADING.value).set(1)
 
     def enter(self, phase: Phase, why: str = "") -> None:
@@ -57,6 +59,8 @@ class Standing:
         """Status line, content type, body."""
         if path == "/metrics":
             return "200 OK", CONTENT_TYPE_LATEST, generate_latest(self.metrics.registry)
+        if path == "/metrics/vllm" and self.vllm_model is not None:
+            return "200 OK", CONTENT_TYPE_LATEST, vllm_metrics(self.metrics.registry, self.vllm_model)
         good = {"/health/ready": self.phase is Phase.PULLING and self.is_alive(), "/health/live": self.is_alive()}
         if path not in good:
             return "404 Not Found", "application/json", b'{"error":"not found"}'

@@ -1,0 +1,105 @@
+"""A real Prometheus scrapes a real run: every panel's query returns data, every alert is quiet, promtool is content."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deploy.observability.dashboards import DASHBOARDS
+from loadtest.stack import Stack
+from loadtest.valkey import free_port
+from tests.unit.deploy.observability.promql import PROMETHEUS, filled, promtool
+
+pytestmark = pytest.mark.e2e
+SETTINGS = {"backend": "simulated", "sim_step_us": 2000, "heartbeat_ms": 200}
+ENOUGH_S = 60.0  # rates over a minute, of what is scraped each second
+
+
+@pytest.fixture
+def observed(tmp_path: Path) -> Iterator[tuple[Stack, str]]:
+    """A stack, and the address of its worker's metrics."""
+    port = free_port()
+    with Stack(tmp_path, env=SETTINGS | {"worker_metrics_port": port, "worker_metrics_vllm": True}) as stack:
+        yield stack, f"127.0.0.1:{port}"
+
+
+async def ask(stack: Stack, num_requests: int) -> None:
+    body = {"model": "simulated", "max_tokens": 8, "messages": [{"role": "user", "content": "hello"}]}
+    async with httpx.AsyncClient(base_url=stack.base_url, timeout=30) as client:
+        calls = (client.post("/v1/chat/completions", json=body | {"stream": n % 2 == 0}) for n in range(num_requests))
+        assert {reply.status_code for reply in await asyncio.gather(*calls)} == {200}
+
+
+def test_a_live_scrape_is_as_prometheus_wants_it(observed: tuple[Stack, str]) -> None:
+    stack, worker = observed
+    asyncio.run(ask(stack, 4))
+    for url in (f"{stack.base_url}/metrics", f"http://{worker}/metrics", f"http://{worker}/metrics/vllm"):
+        told = httpx.get(url).content
+        checked = subprocess.run([promtool(), "check", "metrics"], input=told, capture_output=True)
+        expected = b"colon" if url.endswith("vllm") else b""  # vLLM's own names have one
+        assert all(expected and expected in line for line in (checked.stdout + checked.stderr).splitlines()), url
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_every_panel_has_data_and_every_alert_is_quiet(observed: tuple[Stack, str], tmp_path: Path) -> None:
+    stack, worker = observed
+    with Scraper(tmp_path, {"headrace-gateway": f"127.0.0.1:{stack.port}", "headrace-worker": worker}) as prometheus:
+        until = time.monotonic() + ENOUGH_S
+        while time.monotonic() < until:
+            asyncio.run(ask(stack, 4))
+            time.sleep(0.5)
+        queries = {
+            (each.uid, panel.title, query) for each in DASHBOARDS for panel in each.panels for query, _ in panel.queries
+        }
+        assert [query for query in sorted(queries) if not prometheus.query(query[2])] == []
+        assert prometheus.query('ALERTS{alertstate="firing"}') == []
+
+
+class Scraper:
+    """A Prometheus of our rules on a free port; it ends with the block."""
+
+    def __init__(self, folder: Path, targets: dict[str, str]) -> None:
+        self._folder, self._targets = folder, targets
+        self._url = f"http://127.0.0.1:{free_port()}"
+
+    def __enter__(self) -> Scraper:
+        program = shutil.which("prometheus")
+        if program is None:
+            pytest.skip("PROMETHEUS IS NOT INSTALLED (Debian: prometheus): no panel was asked for data")
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [f"{PROMETHEUS}/rules/*.yml"],
+            "scrape_configs": [
+                {"job_name": job, "static_configs": [{"targets": [target]}]} for job, target in self._targets.items()
+            ],
+        }
+        path = self._folder / "prometheus.yml"
+        path.write_text(json.dumps(config))
+        address = self._url.removeprefix("http://")
+        command = [
+            program, f"--config.file={path}", f"--storage.tsdb.path={self._folder}/tsdb",
+            f"--web.listen-address={address}",
+        ]  # fmt: skip
+        self._log = (self._folder / "prometheus.log").open("w")
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(20)
+        self._log.close()
+
+    def query(self, query: str) -> list[Any]:
+        reply = httpx.get(f"{self._url}/api/v1/query", params={"query": filled(query)}, timeout=10).json()
+        assert reply["status"] == "success", (query, reply)
+        return [row for row in reply["data"]["result"] if row["value"][1] != "NaN"]
