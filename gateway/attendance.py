@@ -106,10 +106,12 @@ class Attendance:
                 if s.body and cursor > s.length_paced:
                     s.length_paced = cursor
                     self._pace(s).heard(frames)
+                end = frames[-1]
+                if isinstance(end, EndFrame):
+                    self._count_end(s, end)  # before it is told: who has read it asks for nothing more
                 await faults.hit("forward")
                 yield frames
-                if isinstance(frames[-1], EndFrame):
-                    self._count_end(s, frames[-1])
+                if isinstance(end, EndFrame):
                     return
             elif s.error is not None:
                 raise s.error
