@@ -46,19 +46,19 @@ async def read_ages(scripts: Scripts, model: str) -> Ages:
     workers = await Registry(scripts).workers(model)
     for row in workers:
         if row.num_owned:
-            await _longest_run(scripts, model, row.worker_id, oldest)
+            await _longest_run(scripts, model, row.worker_id, oldest, overview.at_ms)
     heartbeat_ms = max((row.beat_age_ms for row in workers), default=0)
     return Ages(oldest, overview.num_dead_letters, max(0, heartbeat_ms) / 1000)
 
 
-async def _longest_run(scripts: Scripts, model: str, worker: str, oldest: dict[tuple[str, str], float]) -> None:
+async def _longest_run(
+    scripts: Scripts, model: str, worker: str, oldest: dict[tuple[str, str], float], now_ms: int
+) -> None:
     """Of what one worker holds: its first was taken longest ago."""
     client = scripts.client
     owned: list[Any] = await client.zrange(keys.owned(model, worker), 0, 0, withscores=True)
     for request_id, taken_at in owned:
         service_class = await client.hget(keys.request(model, request_id.decode()), "class")
-        seconds, micros = await client.time()
         if service_class is not None:
             key = (service_class.decode(), "running")
-            age_s = seconds + micros / 1e6 - float(taken_at) / 1000
-            oldest[key] = max(oldest.get(key, 0.0), age_s)
+            oldest[key] = max(oldest.get(key, 0.0), (now_ms - float(taken_at)) / 1000)
