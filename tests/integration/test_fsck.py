@@ -48,3 +48,18 @@ async def busy(actors: Actors) -> Actors:
 async def test_damage_is_found(busy: Actors, damage: tuple[str, ...], words: str) -> None:
     await busy.scripts.client.execute_command(*damage)  # type: ignore[attr-defined]
     assert any(words in problem for problem in await busy.problems())
+
+
+async def test_a_stream_that_goes_while_it_is_looked_at_is_no_error(
+    busy: Actors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = busy.scripts.client
+    length = client.xlen
+
+    async def last_look(key: str | bytes) -> int:
+        found = await length(key)
+        await client.execute_command("DEL", key)  # type: ignore[attr-defined]
+        return found
+
+    monkeypatch.setattr(client, "xlen", last_look)
+    assert await busy.problems() == []

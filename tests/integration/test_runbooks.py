@@ -54,12 +54,11 @@ async def test_what_they_look_at_is_there(live: Actors, valkey: Valkey) -> None:
         for line in lines_of(book, "redis-cli"):
             if await redis_cli(valkey, line) in ([], None, "", 0):
                 empty.add(line)
-    assert empty == {
+    # What was slow is for the machine to say.
+    assert {line for line in empty if "SLOWLOG" not in line} == {
         "redis-cli ZRANGE hr:gateways 0 -1 WITHSCORES",
         'redis-cli HGETALL "hr:${R}:paused"',
         'redis-cli EXISTS "hr:${R}:paused"',
         'redis-cli HGETALL "hr:${R}:quarantine"',
         'redis-cli HLEN "hr:${R}:quarantine"',
-        "redis-cli SLOWLOG GET 10",
-        "redis-cli SLOWLOG LEN",
     }
