@@ -182,7 +182,7 @@ def test_scaling_asks_the_gateway_and_leaves_the_number_alone() -> None:
     url = urlsplit(trigger["metadata"]["url"])
     bounds = {name: [str(scaled[f"{name[:3]}ReplicaCount"])] for name in ("min_workers", "max_workers")}
     assert (url.hostname, url.path) == ("headrace-gateway.headrace.svc", "/operator/v1/scaling")
-    assert parse_qs(url.query) == bounds | {"model": [settings("keda")["HEADRACE_MODEL"]]}
+    assert parse_qs(url.query) == bounds | {"model": [settings("keda")["HEADRACE_MODEL_NAME"]]}
     assert trigger["metadata"]["valueLocation"] in read("docs/scaling.md")
     assert "replicas" not in named("keda", "Deployment", scaled["scaleTargetRef"]["name"])["spec"]
     (token,) = named("keda", "TriggerAuthentication", trigger["authenticationRef"]["name"])["spec"]["secretTargetRef"]
