@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -19,7 +16,8 @@ from deploy.observability.dashboards import DASHBOARDS
 from loadtest.stack import Stack
 from loadtest.valkey import free_port
 from tests.architecture.source_tree import ROOT
-from tests.unit.deploy.observability.promql import PROMETHEUS, filled, promtool
+from tests.e2e.scraper import Scraper
+from tests.unit.deploy.observability.promql import promtool
 
 pytestmark = pytest.mark.e2e
 SETTINGS = {"backend": "simulated", "sim_step_us": 2000, "heartbeat_ms": 200}
@@ -67,7 +65,9 @@ def test_each_request_is_counted_where_it_ended(observed: tuple[Stack, str]) -> 
 @pytest.mark.timeout(180)
 def test_every_panel_has_data_and_every_alert_is_quiet(observed: tuple[Stack, str], tmp_path: Path) -> None:
     stack, worker = observed
-    with Scraper(tmp_path, {"headrace-gateway": f"127.0.0.1:{stack.port}", "headrace-worker": worker}) as prometheus:
+    with Scraper(
+        tmp_path, {"headrace-gateway": [f"127.0.0.1:{stack.port}"], "headrace-worker": [worker]}
+    ) as prometheus:
         until = time.monotonic() + ENOUGH_S
         while time.monotonic() < until:
             asyncio.run(ask(stack, 4))
@@ -85,43 +85,3 @@ def saying_that_all_is_well() -> list[str]:
     ends = [re.findall(r"```promql\n(.*?)```", book.partition("## Verification")[2], re.S) for book in books]
     lines = [line for blocks in ends for block in blocks for line in block.splitlines()]
     return [line for line in lines if "batch_lines" not in line]
-
-
-class Scraper:
-    """A Prometheus of our rules on a free port; it ends with the block."""
-
-    def __init__(self, folder: Path, targets: dict[str, str]) -> None:
-        self._folder, self._targets = folder, targets
-        self._url = f"http://127.0.0.1:{free_port()}"
-
-    def __enter__(self) -> Scraper:
-        program = shutil.which("prometheus")
-        if program is None:
-            pytest.skip("PROMETHEUS IS NOT INSTALLED (Debian: prometheus): no panel was asked for data")
-        config = {
-            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-            "rule_files": [f"{PROMETHEUS}/rules/*.yml"],
-            "scrape_configs": [
-                {"job_name": job, "static_configs": [{"targets": [target]}]} for job, target in self._targets.items()
-            ],
-        }
-        path = self._folder / "prometheus.yml"
-        path.write_text(json.dumps(config))
-        address = self._url.removeprefix("http://")
-        command = [
-            program, f"--config.file={path}", f"--storage.tsdb.path={self._folder}/tsdb",
-            f"--web.listen-address={address}",
-        ]  # fmt: skip
-        self._log = (self._folder / "prometheus.log").open("w")
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait(20)
-        self._log.close()
-
-    def query(self, query: str) -> list[Any]:
-        reply = httpx.get(f"{self._url}/api/v1/query", params={"query": filled(query)}, timeout=10).json()
-        assert reply["status"] == "success", (query, reply)
-        return [row for row in reply["data"]["result"] if row["value"][1] != "NaN"]
