@@ -31,6 +31,10 @@ def run(*argv: str) -> str:
 def up(workers: int) -> None:
     scale = f"worker={workers}"
     run(*COMPOSE, "up", "--detach", "--wait", "--wait-timeout", str(WAIT_S), "--no-build", "--scale", scale)
+    deadline = time.monotonic() + WAIT_S
+    while not client().models.list().data:
+        assert time.monotonic() < deadline, "no model was registered"
+        time.sleep(0.5)
 
 
 def client() -> OpenAI:
