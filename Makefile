@@ -21,7 +21,7 @@ PYTHON_VLLM ?= $(CURDIR)/.venv-vllm/bin/python
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
-.PHONY: help up setup setup-dev setup-vllm test test-chaos test-clients test-vllm check fmt bench bench-engine bench-protocol bench-fairness api-page constraints clean
+.PHONY: help up setup setup-dev setup-vllm test test-chaos test-compose test-clients test-vllm check fmt bench bench-engine bench-protocol bench-fairness api-page constraints clean
 
 help: ## this list
 	@echo "Headrace: LLM serving on a durable queue"
@@ -46,6 +46,10 @@ test-chaos: $(DEV) ## a directed storm, drills and many seeds of the fault simul
 
 test-clients: $(RUN) ## real clients of OpenAI's API, each in an environment of its own, against our server (ARGS="--only litellm")
 	@exec $(BIN)/python -m loadtest clients $(ARGS)
+
+test-compose: $(DEV) ## docker-compose.yml really run: streams, a killed worker, a drain, a restart (docs/compose.md; needs an engine and images)
+	@docker info >/dev/null 2>&1 || { echo "SKIPPED: no Docker engine answers, so docker-compose.yml was NOT run"; exit 0; }; \
+	  exec $(BIN)/python -m tests.compose.drill $(ARGS)
 
 setup-vllm: $(RUN) ## an environment for vLLM workers, .venv-vllm (docs/backends.md; several GB)
 	@$(BIN)/uv venv --quiet --allow-existing --python "$(PYTHON)" .venv-vllm
