@@ -94,7 +94,7 @@ def drained(pool: ThreadPoolExecutor) -> None:
 
 
 def restarted() -> None:
-    """Accepted while no worker runs, then everything restarts: the answer must still come."""
+    """Accepted, and then everything restarts at once: the answer must still come."""
     accepted = client().responses.create(
         model=client().models.list().data[0].id, input="Count.", max_output_tokens=SHORT, background=True
     )
