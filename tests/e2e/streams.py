@@ -1,13 +1,18 @@
-"""Raw streams of a running gateway: every line as it comes, so that frames can be counted and a client can leave."""
+"""Streams of a running gateway, raw: every line as it comes, so that frames can be counted and a client can leave.
+
+`story` is one by the official client.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
 import orjson
+from openai import AsyncOpenAI
 
 CHAT: dict[str, Any] = {
     "model": "simulated",
@@ -15,6 +20,20 @@ CHAT: dict[str, Any] = {
     "temperature": 0,
     "seed": 7,
 }
+
+
+async def story(client: AsyncOpenAI, model: str, thing: str, started: asyncio.Event, *, max_tokens: int) -> str:
+    """All of a greedy answer, by the official client; `started` is set with its first text."""
+    stream = await client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": f"Tell me about the {thing}."}], temperature=0,
+        max_tokens=max_tokens, stream=True,
+    )  # fmt: skip
+    parts: list[str] = []
+    async for chunk in stream:
+        parts.append(chunk.choices[0].delta.content or "")
+        if parts[-1]:
+            started.set()
+    return "".join(parts)
 
 
 class Stream:

@@ -13,6 +13,7 @@ from openai import AsyncOpenAI
 
 from loadtest.stack import Stack
 from tests.e2e.conftest import async_client_of
+from tests.e2e.streams import story
 from worker.model.families.model_config import ModelConfig, Rope
 
 pytestmark = pytest.mark.e2e
@@ -35,23 +36,12 @@ def two_workers(tmp_path: Path) -> Iterator[Stack]:
         yield stack
 
 
-async def story(client: AsyncOpenAI, model: str, thing: str, started: asyncio.Event) -> str:
-    stream = await client.chat.completions.create(
-        model=model, messages=[{"role": "user", "content": f"Tell me about the {thing}."}], temperature=0,
-        max_tokens=40, stream=True,
-    )  # fmt: skip
-    parts: list[str] = []
-    async for chunk in stream:
-        parts.append(chunk.choices[0].delta.content or "")
-        if parts[-1]:
-            started.set()
-    return "".join(parts)
-
-
 async def stories(client: AsyncOpenAI) -> tuple[list[asyncio.Task[str]], list[asyncio.Event]]:
     asked = [(model, thing) for model in (BASE, ADAPTER) for thing in ("river", "mill", "baker")]
     started = [asyncio.Event() for _ in asked]
-    return [asyncio.create_task(story(client, *a, e)) for a, e in zip(asked, started, strict=True)], started
+    return [
+        asyncio.create_task(story(client, *a, e, max_tokens=40)) for a, e in zip(asked, started, strict=True)
+    ], started
 
 
 @pytest.mark.timeout(180)

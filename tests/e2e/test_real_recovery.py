@@ -14,6 +14,7 @@ from openai import AsyncOpenAI
 from loadtest.stack import Stack
 from tests.e2e.books import settled_books
 from tests.e2e.conftest import async_client_of
+from tests.e2e.streams import story
 
 pytestmark = pytest.mark.e2e
 MODEL = "smollm2-135m-instruct"
@@ -28,22 +29,11 @@ def two_workers(tmp_path: Path) -> Iterator[Stack]:
         yield stack
 
 
-async def story(client: AsyncOpenAI, thing: str, started: asyncio.Event) -> str:
-    stream = await client.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": f"Tell me about the {thing}."}], temperature=0,
-        max_tokens=48, stream=True,
-    )  # fmt: skip
-    parts: list[str] = []
-    async for chunk in stream:
-        parts.append(chunk.choices[0].delta.content or "")
-        if parts[-1]:
-            started.set()
-    return "".join(parts)
-
-
 async def eight_stories(client: AsyncOpenAI) -> tuple[list[asyncio.Task[str]], list[asyncio.Event]]:
     started = [asyncio.Event() for _ in THINGS]
-    return [asyncio.create_task(story(client, t, e)) for t, e in zip(THINGS, started, strict=True)], started
+    return [
+        asyncio.create_task(story(client, MODEL, t, e, max_tokens=48)) for t, e in zip(THINGS, started, strict=True)
+    ], started
 
 
 @pytest.mark.timeout(180)
